@@ -1,0 +1,220 @@
+//! Averages that forget with time, not with samples.
+//!
+//! An average that gives each sample a fixed weight forgets faster the busier it gets, and stands
+//! still when nothing comes. Here the weight of the past falls with the time that has gone by:
+//!
+//! ```text
+//! keep = exp(-elapsed / tau)            average = keep x average + (1 - keep) x sample
+//! ```
+//!
+//! so a value that lasts `tau` moves the average by 63 % of the step, however often it was sampled,
+//! and one that lasts a hundredth of `tau` moves it by 1 %.
+//!
+//! `exp` of the system's mathematical library differs in the last bit from platform to platform,
+//! which is enough to make two runs of one seed drift apart. [`decay`] uses only the four basic
+//! operations, which IEEE 754 fixes to the bit.
+
+use crate::units::{Timestamp, nanos};
+use core::time::Duration;
+
+/// `exp(-elapsed / tau)`: 1 for no time, 0 for eternity. A `tau` of zero forgets everything that
+/// is not of this very moment.
+pub fn decay(elapsed: Duration, tau: Duration) -> f64 {
+    let (elapsed, tau) = (nanos(elapsed), nanos(tau));
+    match (elapsed, tau) {
+        (0, _) => 1.0,
+        (_, 0) => 0.0,
+        _ => exp_neg(elapsed as f64 / tau as f64),
+    }
+}
+
+/// `exp(-x)` for `x >= 0`, the same bits everywhere.
+///
+/// With `x = n ln 2 + r`, `0 <= r < ln 2`: `exp(-x) = 2^-n exp(-r)`, and fourteen terms of the
+/// series give `exp(-r)` to the last bit or two, as `ln2^15 / 15! < 1e-14`.
+fn exp_neg(x: f64) -> f64 {
+    // Below 2^-1022 lie the denormals; an average has long forgotten by then.
+    if x > 708.0 {
+        return 0.0;
+    }
+    let n = (x / core::f64::consts::LN_2) as u64;
+    let r = x - n as f64 * core::f64::consts::LN_2;
+    let mut series = 1.0;
+    for k in (1..=14).rev() {
+        series = 1.0 - r / f64::from(k) * series;
+    }
+    series * f64::from_bits((1023 - n) << 52)
+}
+
+/// The average of a quantity that is sampled now and then: a queue length, a rate, a utilization.
+#[derive(Debug, Clone)]
+pub struct Average {
+    tau: Duration,
+    state: Option<(f64, Timestamp)>,
+}
+
+impl Average {
+    /// Forgets with time constant `tau`. The first sample is taken as it is.
+    pub const fn new(tau: Duration) -> Self {
+        Self { tau, state: None }
+    }
+
+    /// As [`Average::new`], but the quantity is known to have been `value` until `now`: a first
+    /// sample that is a spike moves it no more than any other.
+    pub const fn starting_at(tau: Duration, value: f64, now: Timestamp) -> Self {
+        Self { tau, state: Some((value, now)) }
+    }
+
+    /// The quantity was `sample` since the last call. Samples that are not finite are left out:
+    /// returns whether this one was taken.
+    pub fn record(&mut self, sample: f64, now: Timestamp) -> bool {
+        if !sample.is_finite() {
+            return false;
+        }
+        self.state = Some(match self.state {
+            None => (sample, now),
+            Some((value, last)) => {
+                let keep = decay(now.since(last), self.tau);
+                (keep * value + (1.0 - keep) * sample, now.max(last))
+            }
+        });
+        true
+    }
+
+    /// The average, if there was any sample.
+    pub fn get(&self) -> Option<f64> {
+        self.state.map(|(value, _)| value)
+    }
+}
+
+/// How much of something happens per second, lately.
+///
+/// Each amount fades with the time constant; what is left over `tau` is the rate. Early on less
+/// time than `tau` has passed, and the rate is divided by what has: a steady stream reads right
+/// from the start.
+#[derive(Debug, Clone)]
+pub struct Rate {
+    tau: Duration,
+    faded: f64,
+    start: Timestamp,
+    last: Timestamp,
+}
+
+impl Rate {
+    /// Forgets with time constant `tau`; counting begins at `now`.
+    pub const fn new(tau: Duration, now: Timestamp) -> Self {
+        Self { tau, faded: 0.0, start: now, last: now }
+    }
+
+    /// `amount` more happened since the last call. Amounts that are not finite or are negative are
+    /// left out: returns whether this one was taken.
+    pub fn add(&mut self, amount: f64, now: Timestamp) -> bool {
+        self.fade(now);
+        let taken = amount.is_finite() && amount >= 0.0;
+        if taken {
+            self.faded = (self.faded + amount).min(f64::MAX);
+        }
+        taken
+    }
+
+    /// Per second, as of `now`.
+    pub fn per_second(&mut self, now: Timestamp) -> f64 {
+        self.fade(now);
+        let age = self.last.since(self.start);
+        // The weight that all moments since the start have together, in seconds. A tenth of `tau`
+        // at the least: a first event at the very start is no infinite rate.
+        let seen = (1.0 - decay(age, self.tau)).max(0.1) * self.tau.as_secs_f64();
+        if seen > 0.0 { (self.faded / seen).min(f64::MAX) } else { 0.0 }
+    }
+
+    fn fade(&mut self, now: Timestamp) {
+        self.faded *= decay(now.since(self.last), self.tau);
+        self.last = self.last.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TAU: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn decay_by_the_table() {
+        for (elapsed_ms, keep) in [
+            (0, 1.0),
+            (10, 0.990_049_833_749_168),
+            (100, 0.904_837_418_035_96),
+            (693, 0.500_073_595_695_770_7),
+            (1_000, 0.367_879_441_171_442),
+            (5_000, 0.006_737_946_999_085),
+            (50_000, 1.928_749_847_963_918e-22),
+            (10_000_000, 0.0),
+        ] {
+            let found = decay(Duration::from_millis(elapsed_ms), TAU);
+            assert!(
+                (found - keep).abs() <= 1e-13 * keep.max(1e-12),
+                "{elapsed_ms}: {found} {keep}"
+            );
+        }
+        assert_eq!(decay(Duration::from_secs(1), Duration::ZERO), 0.0);
+        assert_eq!(decay(Duration::ZERO, Duration::ZERO), 1.0);
+        assert_eq!(decay(Duration::MAX, Duration::from_nanos(1)), 0.0);
+    }
+
+    #[test]
+    fn a_short_spike_is_swallowed_and_a_lasting_rise_is_not() {
+        let mut a = Average::starting_at(TAU, 1.0, Timestamp::ZERO);
+        a.record(100.0, Timestamp::from_millis(5));
+        assert!(a.get().unwrap() < 1.6);
+        for ms in (10..=3_000).step_by(5) {
+            a.record(100.0, Timestamp::from_millis(ms));
+        }
+        assert!(a.get().unwrap() > 94.0);
+    }
+
+    #[test]
+    fn a_steady_stream_reads_right_from_early_on() {
+        let mut r = Rate::new(TAU, Timestamp::ZERO);
+        for ms in 1..=10_000 {
+            r.add(0.25, Timestamp::from_millis(ms));
+            if ms >= 200 {
+                let found = r.per_second(Timestamp::from_millis(ms));
+                assert!((found - 250.0).abs() < 2.0, "{found} after {ms} ms");
+            }
+        }
+    }
+
+    proptest! {
+        /// How often a lasting value is sampled does not change where the average goes.
+        #[test]
+        fn the_number_of_samples_does_not_matter(steps in proptest::collection::vec(1_u64..500, 1..50)) {
+            let total: u64 = steps.iter().sum();
+            let mut often = Average::starting_at(TAU, 0.0, Timestamp::ZERO);
+            let mut now = Timestamp::ZERO;
+            for ms in steps {
+                now += Duration::from_millis(ms);
+                often.record(7.0, now);
+            }
+            let mut once = Average::starting_at(TAU, 0.0, Timestamp::ZERO);
+            once.record(7.0, Timestamp::from_millis(total));
+            prop_assert!((often.get().unwrap() - once.get().unwrap()).abs() < 1e-9);
+        }
+
+        #[test]
+        fn nothing_fed_in_yields_a_nan(
+            samples in proptest::collection::vec((any::<f64>(), any::<u64>()), 0..50),
+        ) {
+            let mut a = Average::new(TAU);
+            let mut r = Rate::new(TAU, Timestamp::ZERO);
+            for (sample, at) in samples {
+                let now = Timestamp::from_nanos(at);
+                a.record(sample, now);
+                r.add(sample, now);
+                prop_assert!(a.get().is_none_or(f64::is_finite));
+                prop_assert!(r.per_second(now).is_finite());
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Decisions as values that say why.
+//!
+//! A refused request has a [`Reason`], an [`Advice`] for whoever sent it, and the [`Cause`]: which
+//! signal stood at what, over which threshold. Shells map these to statuses and headers, metrics
+//! count them, the simulator checks them; nobody has to guess or to parse a text.
+//!
+//! All of it is a few bytes and `Copy`. Making a rejection must be far cheaper than serving the
+//! request, or an overloaded task spends itself on saying no.
+
+use crate::criticality::Criticality;
+use crate::units::Utilization;
+use core::fmt;
+use core::time::Duration;
+
+/// Why a request was not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The task is on its way out and takes no new requests.
+    LameDuck,
+    /// Whoever asked has stopped waiting.
+    DeadlinePassed,
+    /// The customer has used what it may use.
+    OutOfQuota,
+    /// The task has more to do than it can.
+    Overloaded,
+    /// The client itself held the request back: the backend would most likely have refused it.
+    Throttled,
+    /// There are more connections, or more new ones a second, than the task takes.
+    TooManyConnections,
+    /// The queue that smooths batch work is full.
+    QueueFull,
+}
+
+impl Reason {
+    /// All reasons, for tables of counters.
+    pub const ALL: [Self; 7] = [
+        Self::LameDuck,
+        Self::DeadlinePassed,
+        Self::OutOfQuota,
+        Self::Overloaded,
+        Self::Throttled,
+        Self::TooManyConnections,
+        Self::QueueFull,
+    ];
+
+    /// The code that stands in headers, metrics and events.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::LameDuck => "lame_duck",
+            Self::DeadlinePassed => "deadline_passed",
+            Self::OutOfQuota => "out_of_quota",
+            Self::Overloaded => "overloaded",
+            Self::Throttled => "throttled",
+            Self::TooManyConnections => "too_many_connections",
+            Self::QueueFull => "queue_full",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.code())
+    }
+}
+
+/// What the refused should do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Advice {
+    /// Try again at once: another task may well take it.
+    RetryElsewhere,
+    /// Don't: others are full too, or it is not ours to decide. Tell whoever asked you the same.
+    DontRetry,
+    /// Try again after exactly this long.
+    RetryAfter(Duration),
+}
+
+/// Which of the task's utilization signals. Numbers are given out by
+/// the shell, in the order in which it registers its signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SignalId(pub u8);
+
+impl SignalId {
+    /// No signal in particular: a weighted sum of several.
+    pub const COMBINED: Self = Self(u8::MAX);
+}
+
+/// What stood over which threshold when a request was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cause {
+    /// The signal that was furthest over its target.
+    pub signal: SignalId,
+    /// Where it stood, as a multiple of its target.
+    pub utilization: Utilization,
+    /// What this criticality may see, as a multiple of the target.
+    pub threshold: Utilization,
+}
+
+/// A request that is not served: why, on what grounds, and what to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Rejection {
+    /// Why.
+    pub reason: Reason,
+    /// What to do next.
+    pub advice: Advice,
+    /// What the request counted as.
+    pub criticality: Criticality,
+    /// The numbers behind it, where the reason has numbers.
+    pub cause: Option<Cause>,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.reason, self.criticality)?;
+        if let Some(cause) = self.cause {
+            write!(f, ": {} over {}", cause.utilization, cause.threshold)?;
+        }
+        match self.advice {
+            Advice::RetryElsewhere => f.write_str("; may be retried elsewhere"),
+            Advice::DontRetry => f.write_str("; don't retry"),
+            Advice::RetryAfter(wait) => write!(f, "; retry after {wait:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejection_tells_its_story() {
+        let rejection = Rejection {
+            reason: Reason::Overloaded,
+            advice: Advice::DontRetry,
+            criticality: Criticality::Sheddable,
+            cause: Some(Cause {
+                signal: SignalId(0),
+                utilization: Utilization::new(1.5).unwrap(),
+                threshold: Utilization::new(0.85).unwrap(),
+            }),
+        };
+        assert_eq!(rejection.to_string(), "overloaded (SHEDDABLE): 1.500 over 0.850; don't retry");
+    }
+
+    #[test]
+    fn codes_are_distinct() {
+        let codes: std::collections::BTreeSet<_> = Reason::ALL.map(Reason::code).into();
+        assert_eq!(codes.len(), Reason::ALL.len());
+    }
+}

@@ -1,0 +1,177 @@
+//! Sums over the recent past.
+//!
+//! "Requests of the last two minutes" must forget smoothly: a counter that is reset every two
+//! minutes knows nothing right after the reset, and a list of every event has no bound. A
+//! [`Window`] keeps a ring of buckets and a running total; when time passes, old buckets are taken
+//! out of the total. Adding and asking cost O(1), and O(buckets) at most after a long silence.
+//!
+//! The window covers its span to within one bucket: with `n` buckets, between `(n - 1)/n` and the
+//! whole of it. A timestamp from before the newest bucket (a late caller, a clock that stepped
+//! back) is counted in the newest one: nothing is lost, and time never runs backwards.
+
+use crate::units::{Timestamp, nanos};
+use core::time::Duration;
+
+/// Something that can be added up and taken out again.
+pub trait Tally: Copy + Default {
+    /// Adds `other`, stopping at the end of the range.
+    fn add(&mut self, other: Self);
+    /// Takes `other` out again.
+    fn sub(&mut self, other: Self);
+}
+
+impl Tally for u64 {
+    fn add(&mut self, other: Self) {
+        *self = self.saturating_add(other);
+    }
+
+    fn sub(&mut self, other: Self) {
+        *self = self.saturating_sub(other);
+    }
+}
+
+impl<T: Tally, const N: usize> Tally for [T; N]
+where
+    Self: Default,
+{
+    fn add(&mut self, other: Self) {
+        for (mine, theirs) in self.iter_mut().zip(other) {
+            mine.add(theirs);
+        }
+    }
+
+    fn sub(&mut self, other: Self) {
+        for (mine, theirs) in self.iter_mut().zip(other) {
+            mine.sub(theirs);
+        }
+    }
+}
+
+/// A running total over the recent past.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_core::{Timestamp, window::Window};
+///
+/// let mut requests = Window::<u64>::new(Duration::from_secs(120), 24);
+/// requests.add(3, Timestamp::from_secs(1));
+/// requests.add(4, Timestamp::from_secs(100));
+/// assert_eq!(requests.total(Timestamp::from_secs(110)), 7);
+/// assert_eq!(requests.total(Timestamp::from_secs(130)), 4);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Window<T> {
+    bucket_nanos: u64,
+    buckets: Box<[T]>,
+    /// Number of the newest bucket, counted from the epoch.
+    newest: u64,
+    total: T,
+}
+
+impl<T: Tally> Window<T> {
+    /// A window of about `span`, in `buckets` steps. Both are raised to the least that makes sense:
+    /// one bucket of one nanosecond.
+    pub fn new(span: Duration, buckets: usize) -> Self {
+        let buckets = buckets.max(1);
+        Self {
+            bucket_nanos: (nanos(span) / buckets as u64).max(1),
+            buckets: vec![T::default(); buckets].into_boxed_slice(),
+            newest: 0,
+            total: T::default(),
+        }
+    }
+
+    /// Adds `amount` at `now`.
+    pub fn add(&mut self, amount: T, now: Timestamp) {
+        self.advance(now);
+        let slot = (self.newest % self.buckets.len() as u64) as usize;
+        self.buckets[slot].add(amount);
+        self.total.add(amount);
+    }
+
+    /// What was added within the span before `now`.
+    pub fn total(&mut self, now: Timestamp) -> T {
+        self.advance(now);
+        self.total
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        let current = now.as_nanos() / self.bucket_nanos;
+        let len = self.buckets.len() as u64;
+        let steps = current.saturating_sub(self.newest);
+        if steps >= len {
+            self.buckets.fill(T::default());
+            self.total = T::default();
+        } else {
+            for step in 1..=steps {
+                let slot = ((self.newest + step) % len) as usize;
+                self.total.sub(core::mem::take(&mut self.buckets[slot]));
+            }
+        }
+        self.newest = self.newest.max(current);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn buckets_leave_one_by_one() {
+        let mut w = Window::<[u64; 2]>::new(Duration::from_secs(4), 4);
+        for s in 0..4 {
+            w.add([1, 10 * s], Timestamp::from_secs(s));
+        }
+        for (secs, total) in
+            [(3, [4, 60]), (4, [3, 60]), (5, [2, 50]), (6, [1, 30]), (7, [0, 0]), (900, [0, 0])]
+        {
+            assert_eq!(w.total(Timestamp::from_secs(secs)), total, "at {secs} s");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_loses_nothing() {
+        let mut w = Window::<u64>::new(Duration::from_secs(4), 4);
+        w.add(1, Timestamp::from_secs(100));
+        w.add(1, Timestamp::from_secs(10));
+        assert_eq!(w.total(Timestamp::from_secs(10)), 2);
+        assert_eq!(w.total(Timestamp::from_secs(103)), 2);
+        assert_eq!(w.total(Timestamp::from_secs(104)), 0);
+    }
+
+    #[test]
+    fn degenerate_windows_and_the_end_of_time_do_no_harm() {
+        let mut w = Window::<u64>::new(Duration::ZERO, 0);
+        w.add(u64::MAX, Timestamp::MAX);
+        w.add(1, Timestamp::MAX);
+        assert_eq!(w.total(Timestamp::MAX), u64::MAX);
+    }
+
+    proptest! {
+        /// Against the list of every event: all of the last (n - 1)/n of the span is in, nothing
+        /// older than the span is.
+        #[test]
+        fn the_total_lies_between_the_two_exact_sums(
+            events in proptest::collection::vec((0_u64..3_000, 0_u64..100), 0..200),
+            buckets in 1_usize..20,
+        ) {
+            let span = 10_000_u64;
+            let mut w = Window::<u64>::new(Duration::from_nanos(span), buckets);
+            let bucket = span / buckets as u64;
+            let mut log: Vec<(u64, u64)> = Vec::new();
+            let mut now = 0;
+            for (step, amount) in events {
+                now += step;
+                w.add(amount, Timestamp::from_nanos(now));
+                log.push((now, amount));
+                let newer_than = |age: u64| -> u64 {
+                    log.iter().filter(|(t, _)| t + age > now).map(|(_, n)| n).sum()
+                };
+                let total = w.total(Timestamp::from_nanos(now));
+                prop_assert!(total >= newer_than(bucket * (buckets as u64 - 1)));
+                prop_assert!(total <= newer_than(bucket * buckets as u64));
+            }
+        }
+    }
+}
