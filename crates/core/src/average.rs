@@ -31,7 +31,7 @@ pub fn decay(elapsed: Duration, tau: Duration) -> f64 {
 /// `exp(-x)` for `x >= 0`, the same bits everywhere.
 ///
 /// With `x = n ln 2 + r`, `0 <= r < ln 2`: `exp(-x) = 2^-n exp(-r)`, and fourteen terms of the
-/// series give `exp(-r)` to the last bit or two, as `ln2^15 / 15! < 1e-14`.
+/// series give `exp(-r)` to one part in 10^14, as `ln2^15 / 15! < 1e-14`.
 fn exp_neg(x: f64) -> f64 {
     // Below 2^-1022 lie the denormals; an average has long forgotten by then.
     if x > 708.0 {
@@ -146,7 +146,7 @@ mod tests {
             (0, 1.0),
             (10, 0.990_049_833_749_168),
             (100, 0.904_837_418_035_96),
-            (693, 0.500_073_595_695_770_7),
+            (693, 0.500_073_595_695_767_7),
             (1_000, 0.367_879_441_171_442),
             (5_000, 0.006_737_946_999_085),
             (50_000, 1.928_749_847_963_918e-22),

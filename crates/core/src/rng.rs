@@ -1,7 +1,7 @@
 //! Chance as an argument.
 //!
 //! A decision that rolls dice of its own cannot be replayed. So whatever needs chance takes an
-//! [`Rng`], and a run is known by its seed. [`SeededRng`] is SplitMix64: eight bytes of state, a
+//! [`Rng`], and a run is known by its seed. [`SeededRng`] is `SplitMix64`: eight bytes of state, a
 //! nanosecond a draw, good enough for load decisions, and not for secrets.
 
 /// A source of random bits.
@@ -43,6 +43,7 @@ impl SeededRng {
     }
 
     /// A source of its own for a part of a run, so that parts do not disturb each other's draws.
+    #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }
@@ -55,7 +56,7 @@ impl Rng for SeededRng {
     }
 }
 
-/// Scrambles 64 bits so that close inputs give unrelated outputs (SplitMix64's finaliser).
+/// Scrambles 64 bits so that close inputs give unrelated outputs (the finaliser of `SplitMix64`).
 pub const fn mix(value: u64) -> u64 {
     let z = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

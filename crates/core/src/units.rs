@@ -264,7 +264,7 @@ impl fmt::Display for CostRate {
 }
 
 /// Used over reserved: zero or more, and finite. 1 is a resource used as much as it should be.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Utilization(f64);
 
 impl Utilization {
@@ -276,7 +276,8 @@ impl Utilization {
     /// A utilization of `value`.
     pub fn new(value: f64) -> Result<Self, InvalidNumber> {
         if value.is_finite() && value >= 0.0 {
-            Ok(Self(value))
+            // Adding zero turns a negative zero into the one zero there is.
+            Ok(Self(value + 0.0))
         } else {
             Err(InvalidNumber::new("a utilization", "zero or more, and finite", value))
         }
@@ -289,6 +290,12 @@ impl Utilization {
 }
 
 impl Eq for Utilization {}
+
+impl PartialOrd for Utilization {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Utilization {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
@@ -349,6 +356,7 @@ impl Ratio {
     }
 
     /// What is left of the whole.
+    #[must_use]
     pub const fn complement(self) -> Self {
         Self(Self::WHOLE - self.0)
     }
