@@ -1,1 +1,178 @@
-//! Placeholder.
+//! Counting without contention.
+//!
+//! One atomic add costs six nanoseconds alone and twenty-six when two threads want the same cache
+//! line; a gate that counts five things per request would spend more on counting than on deciding.
+//! Here every thread writes cells that are its own: a plain load and a plain store of a value that
+//! nobody else writes, about a nanosecond. Whoever wants to know adds up all threads' cells.
+//!
+//! Cells only ever grow (and wrap), so a reader keeps the last total and works with differences.
+//! A sum taken while others write is not of one instant: each cell is right for some moment during
+//! the reading. Differences between related cells (admitted less completed) can therefore be off
+//! by what happened meanwhile, and are taken with saturation.
+//!
+//! When a [`Writer`] goes away its counts are kept. Making and dropping writers takes a lock; that
+//! is once per thread, not once per request.
+
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use std::sync::Arc;
+
+/// Cells per cache line.
+pub(crate) const LINE: usize = 8;
+
+/// A cache line of cells, alone on its line so that neighbours do not slow each other down.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Line(pub(crate) [AtomicU64; LINE]);
+
+impl Line {
+    fn new() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Adds to a cell that only the caller writes.
+    #[inline]
+    pub(crate) fn add(&self, cell: usize, amount: u64) {
+        let cell = &self.0[cell];
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+}
+
+/// Cells that many threads count into and one reads.
+#[derive(Debug)]
+pub struct Counters {
+    cells: usize,
+    registry: Mutex<Registry>,
+}
+
+#[derive(Debug)]
+struct Registry {
+    live: Vec<Arc<[Line]>>,
+    /// What writers that are gone have counted.
+    retired: Box<[u64]>,
+}
+
+impl Counters {
+    /// `cells` counters, all zero.
+    pub fn new(cells: usize) -> Arc<Self> {
+        let retired = vec![0; cells].into_boxed_slice();
+        Arc::new(Self { cells, registry: Mutex::new(Registry { live: Vec::new(), retired }) })
+    }
+
+    /// Cells of its own for one thread.
+    pub fn writer(self: &Arc<Self>) -> Writer {
+        let lines: Arc<[Line]> = (0..self.cells.div_ceil(LINE)).map(|_| Line::new()).collect();
+        lock(&self.registry).live.push(Arc::clone(&lines));
+        Writer { counters: Arc::clone(self), lines }
+    }
+
+    /// How many cells there are.
+    pub fn len(&self) -> usize {
+        self.cells
+    }
+
+    /// Whether there are no cells at all.
+    pub fn is_empty(&self) -> bool {
+        self.cells == 0
+    }
+
+    /// The sum of each cell over all threads, written into `totals` as far as it reaches.
+    pub fn read(&self, totals: &mut [u64]) {
+        let registry = lock(&self.registry);
+        for (cell, total) in totals.iter_mut().enumerate().take(self.cells) {
+            *total = registry.live.iter().fold(registry.retired[cell], |sum, lines| {
+                let value = lines[cell / LINE].0[cell % LINE].load(Ordering::Relaxed);
+                sum.wrapping_add(value)
+            });
+        }
+    }
+
+    /// The sum of each cell over all threads.
+    pub fn totals(&self) -> Vec<u64> {
+        let mut totals = vec![0; self.cells];
+        self.read(&mut totals);
+        totals
+    }
+}
+
+/// One thread's cells. Not `Clone` and used through `&mut`: there is one writer to a cell.
+#[derive(Debug)]
+pub struct Writer {
+    counters: Arc<Counters>,
+    lines: Arc<[Line]>,
+}
+
+impl Writer {
+    /// Adds `amount` to `cell`. A cell that does not exist counts nothing.
+    #[inline]
+    pub fn add(&mut self, cell: usize, amount: u64) {
+        if let Some(line) = self.lines.get(cell / LINE) {
+            line.add(cell % LINE, amount);
+        }
+    }
+
+    #[allow(dead_code)]
+    /// The whole line that begins at cell `line * LINE`.
+    #[inline]
+    pub(crate) fn line(&mut self, line: usize) -> Option<&Line> {
+        self.lines.get(line)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let mut registry = lock(&self.counters.registry);
+        for cell in 0..self.counters.cells {
+            let value = self.lines[cell / LINE].0[cell % LINE].load(Ordering::Relaxed);
+            registry.retired[cell] = registry.retired[cell].wrapping_add(value);
+        }
+        registry.live.retain(|lines| !Arc::ptr_eq(lines, &self.lines));
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_outlive_their_writers() {
+        let counters = Counters::new(10);
+        let mut a = counters.writer();
+        let mut b = counters.writer();
+        a.add(0, 1);
+        a.add(9, 5);
+        b.add(9, 7);
+        b.add(10, 100);
+        b.add(usize::MAX, 100);
+        drop(a);
+        assert_eq!(counters.totals(), [1, 0, 0, 0, 0, 0, 0, 0, 0, 12]);
+        drop(b);
+        assert_eq!(counters.totals()[9], 12);
+        assert!(lock(&counters.registry).live.is_empty());
+    }
+
+    #[test]
+    fn many_threads_lose_no_count() {
+        let counters = Counters::new(2);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut writer = counters.writer();
+                    for _ in 0..10_000 {
+                        writer.add(1, 3);
+                    }
+                });
+            }
+        });
+        assert_eq!(counters.totals(), [0, 120_000]);
+    }
+
+    #[test]
+    fn differences_survive_the_wrap() {
+        let counters = Counters::new(1);
+        let mut writer = counters.writer();
+        writer.add(0, u64::MAX);
+        let before = counters.totals()[0];
+        writer.add(0, 3);
+        assert_eq!(counters.totals()[0].wrapping_sub(before), 3);
+    }
+}

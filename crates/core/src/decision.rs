@@ -85,15 +85,35 @@ impl SignalId {
     pub const COMBINED: Self = Self(u8::MAX);
 }
 
-/// What stood over which threshold when a request was refused.
+/// The numbers behind a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cause {
-    /// The signal that was furthest over its target.
-    pub signal: SignalId,
-    /// Where it stood, as a multiple of its target.
-    pub utilization: Utilization,
-    /// What this criticality may see, as a multiple of the target.
-    pub threshold: Utilization,
+#[non_exhaustive]
+pub enum Cause {
+    /// A signal stood over the threshold of this criticality.
+    Signal {
+        /// The signal that was furthest over its target.
+        signal: SignalId,
+        /// Where it stood, as a multiple of its target.
+        utilization: Utilization,
+        /// What this criticality may see, as a multiple of the target.
+        threshold: Utilization,
+    },
+    /// The customer's quota had nothing left for this criticality.
+    Quota {
+        /// When it will have, if the customer asks for nothing meanwhile.
+        opens_in: Duration,
+    },
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal { signal, utilization, threshold } => {
+                write!(f, "signal {} at {utilization}, over {threshold}", signal.0)
+            }
+            Self::Quota { opens_in } => write!(f, "quota opens in {opens_in:?}"),
+        }
+    }
 }
 
 /// A request that is not served: why, on what grounds, and what to do next.
@@ -114,7 +134,7 @@ impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.reason, self.criticality)?;
         if let Some(cause) = self.cause {
-            write!(f, ": {} over {}", cause.utilization, cause.threshold)?;
+            write!(f, ": {cause}")?;
         }
         match self.advice {
             Advice::RetryElsewhere => f.write_str("; may be retried elsewhere"),
@@ -134,13 +154,16 @@ mod tests {
             reason: Reason::Overloaded,
             advice: Advice::DontRetry,
             criticality: Criticality::Sheddable,
-            cause: Some(Cause {
+            cause: Some(Cause::Signal {
                 signal: SignalId(0),
                 utilization: Utilization::new(1.5).unwrap(),
                 threshold: Utilization::new(0.85).unwrap(),
             }),
         };
-        assert_eq!(rejection.to_string(), "overloaded (SHEDDABLE): 1.500 over 0.850; don't retry");
+        assert_eq!(
+            rejection.to_string(),
+            "overloaded (SHEDDABLE): signal 0 at 1.500, over 0.850; don't retry"
+        );
     }
 
     #[test]
