@@ -1,0 +1,197 @@
+//! How full this task is.
+//!
+//! A utilization signal is a number with a target: 1 means "as full as it should ever be". Which
+//! number tells the truth depends on the service. The most useful one counts what is running or
+//! ready to run per CPU ([`LoadAverage`]): it grows without bound as soon as more work comes than
+//! gets done. CPU percent does not; it reads 100 % at 1x and at 3x, so it may confirm an overload
+//! but never declare one ([`Role::Confirming`]). Memory, run delay, requests in flight or anything
+//! else a user can measure are plain numbers with targets.
+//!
+//! [`Signals`] holds them and combines them, normalised by their targets:
+//!
+//! ```text
+//! highest:        max over signals of value / target
+//! weighted sum:   sum of weight x value / target, over the sum of the weights
+//! ```
+//!
+//! A signal whose source has died would shed for ever or hide an overload for ever; one that was
+//! not heard from for [`Signals::STALE_AFTER`] is left out until it speaks again.
+
+mod sources;
+#[cfg(test)]
+mod tests;
+
+pub use sources::{LoadAverage, Slope};
+
+use crate::decision::SignalId;
+use crate::units::{InvalidNumber, Timestamp, Utilization};
+use core::time::Duration;
+
+/// What a signal may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// Declares overload by itself.
+    #[default]
+    Leading,
+    /// Counts only while a leading signal stands at half its target or more: for numbers such as
+    /// CPU percent that are high in health, too.
+    Confirming,
+}
+
+/// A leading signal at half its target says that there is at least something to confirm; calm
+/// tasks stay well below.
+const CONFIRM_FROM: f64 = 0.5;
+
+/// How several signals become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Combine {
+    /// The one furthest over its target decides.
+    #[default]
+    Highest,
+    /// All of them, by weight.
+    WeightedSum,
+}
+
+/// The description of one signal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Signal {
+    name: String,
+    target: f64,
+    weight: f64,
+    role: Role,
+}
+
+impl Signal {
+    /// A leading signal called `name` which should not exceed `target`.
+    pub fn new(name: impl Into<String>, target: f64) -> Result<Self, InvalidNumber> {
+        if target.is_finite() && target > 0.0 {
+            Ok(Self { name: name.into(), target, weight: 1.0, role: Role::Leading })
+        } else {
+            Err(InvalidNumber::new("a signal's target", "more than zero, and finite", target))
+        }
+    }
+
+    /// What it may do; [`Role::Leading`] if not said.
+    #[must_use]
+    pub fn role(mut self, role: Role) -> Self {
+        self.role = role;
+        self
+    }
+
+    /// Its weight in a [`Combine::WeightedSum`]; 1 if not said.
+    pub fn weight(mut self, weight: f64) -> Result<Self, InvalidNumber> {
+        if weight.is_finite() && weight >= 0.0 {
+            self.weight = weight;
+            Ok(self)
+        } else {
+            Err(InvalidNumber::new("a signal's weight", "zero or more, and finite", weight))
+        }
+    }
+
+    /// What it is called in metrics and explanations.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// What the signals say together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// As a multiple of the target: 1 is as full as it should be.
+    pub utilization: Utilization,
+    /// The signal that decided, or [`SignalId::COMBINED`].
+    pub signal: SignalId,
+}
+
+impl Reading {
+    /// Nothing is known, so nothing is full.
+    pub const IDLE: Self = Self { utilization: Utilization::ZERO, signal: SignalId::COMBINED };
+}
+
+/// The signals of one task.
+#[derive(Debug, Clone)]
+pub struct Signals {
+    combine: Combine,
+    signals: Vec<(Signal, Option<Heard>)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    /// As a multiple of the target.
+    level: f64,
+    at: Timestamp,
+}
+
+impl Signals {
+    /// Sources are sampled many times a second; one that is silent for this long is dead.
+    pub const STALE_AFTER: Duration = Duration::from_secs(5);
+
+    /// As many as have a number of their own below [`SignalId::COMBINED`].
+    pub const COUNT_MAX: usize = SignalId::COMBINED.0 as usize;
+
+    /// No signals yet.
+    pub const fn new(combine: Combine) -> Self {
+        Self { combine, signals: Vec::new() }
+    }
+
+    /// Adds a signal; nothing if there are [`Signals::COUNT_MAX`] already.
+    pub fn register(&mut self, signal: Signal) -> Option<SignalId> {
+        let id = u8::try_from(self.signals.len()).ok().filter(|&id| id < u8::MAX)?;
+        self.signals.push((signal, None));
+        Some(SignalId(id))
+    }
+
+    /// The signal with this number.
+    pub fn get(&self, id: SignalId) -> Option<&Signal> {
+        self.signals.get(usize::from(id.0)).map(|(signal, _)| signal)
+    }
+
+    /// The signal stands at `value`, in its own unit. Returns whether that was taken: numbers that
+    /// are negative or not finite, and unknown signals, are not.
+    pub fn record(&mut self, id: SignalId, value: f64, now: Timestamp) -> bool {
+        let Some((signal, heard)) = self.signals.get_mut(usize::from(id.0)) else { return false };
+        let level = value / signal.target;
+        let taken = level.is_finite() && level >= 0.0;
+        if taken {
+            *heard = Some(Heard { level, at: now });
+        }
+        taken
+    }
+
+    /// What they say together.
+    pub fn reading(&self, now: Timestamp) -> Reading {
+        let fresh = |role: Role| {
+            self.signals.iter().enumerate().filter_map(move |(i, (signal, heard))| {
+                let heard = heard.filter(|h| now.since(h.at) <= Self::STALE_AFTER)?;
+                (signal.role == role).then_some((i, signal, heard.level))
+            })
+        };
+        let leading = fresh(Role::Leading).map(|(_, _, level)| level).fold(0.0, f64::max);
+        let voices = fresh(Role::Leading)
+            .chain(fresh(Role::Confirming).filter(move |_| leading >= CONFIRM_FROM));
+        match self.combine {
+            Combine::Highest => voices
+                .fold(None, |best: Option<(usize, f64)>, (i, _, level)| match best {
+                    Some((_, highest)) if highest >= level => best,
+                    _ => Some((i, level)),
+                })
+                .map_or(Reading::IDLE, |(i, level)| reading(level, SignalId(i as u8))),
+            Combine::WeightedSum => {
+                let (sum, weights) = voices.fold((0.0, 0.0), |(sum, weights), (_, s, level)| {
+                    (sum + s.weight * level, weights + s.weight)
+                });
+                if weights > 0.0 {
+                    reading(sum / weights, SignalId::COMBINED)
+                } else {
+                    Reading::IDLE
+                }
+            }
+        }
+    }
+}
+
+fn reading(level: f64, signal: SignalId) -> Reading {
+    // Every level is finite, but a sum of them may not be.
+    let utilization = Utilization::new(level.min(f64::MAX)).unwrap_or(Utilization::ZERO);
+    Reading { utilization, signal }
+}
