@@ -1,0 +1,5 @@
+//! Quota across the fleet.
+
+mod limits;
+
+pub use limits::{Limits, NotNested};
