@@ -110,7 +110,6 @@ impl Writer {
         }
     }
 
-    #[allow(dead_code)]
     /// The whole line that begins at cell `line * LINE`.
     #[inline]
     pub(crate) fn line(&mut self, line: usize) -> Option<&Line> {

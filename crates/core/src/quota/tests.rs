@@ -1,0 +1,312 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::units::CostRate;
+use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
+use proptest::prelude::*;
+
+const A: CustomerId = CustomerId(1);
+const B: CustomerId = CustomerId(2);
+
+fn cpus(cpus: f64) -> CostRate {
+    CostRate::from_cpus(cpus).unwrap()
+}
+
+fn gate() -> Arc<QuotaGate> {
+    QuotaGate::new(QuotaConfig { customers_max: 4, ..QuotaConfig::default() })
+}
+
+/// Admits if the level is open and charges; says whether it did.
+fn request(
+    lane: &mut QuotaLane,
+    customer: CustomerId,
+    criticality: Criticality,
+    cost: Cost,
+    now: Timestamp,
+) -> bool {
+    let open = lane.gate().check(customer, criticality, now).is_ok();
+    if open {
+        lane.charge(customer, criticality, cost, now);
+    } else {
+        lane.refuse(customer, criticality, cost);
+    }
+    open
+}
+
+/// Every level offers `offered` CPUs in requests of `cost` for `secs` seconds. Returns the CPUs
+/// served to each level over the last half.
+fn serve(limits: Limits, offered: [f64; 4], cost: Cost, secs: u64) -> [f64; 4] {
+    let gate = gate();
+    gate.set_limits(A, limits, Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let mut served = [0.0; 4];
+    let mut due = [0.0; 4];
+    for ms in 0..secs * 1_000 {
+        let now = Timestamp::from_millis(ms);
+        for level in Criticality::ALL {
+            due[level.index()] += offered[level.index()] * 0.001;
+            while due[level.index()] >= cost.as_secs_f64() {
+                due[level.index()] -= cost.as_secs_f64();
+                if request(&mut lane, A, level, cost, now) && ms >= secs * 500 {
+                    served[level.index()] += cost.as_secs_f64();
+                }
+            }
+        }
+    }
+    served.map(|s| s / (secs as f64 / 2.0))
+}
+
+fn assert_close(found: [f64; 4], expected: [f64; 4]) {
+    for (f, e) in found.into_iter().zip(expected) {
+        assert!((f - e).abs() <= 0.02 * e.max(0.5), "{found:?} is not {expected:?}");
+    }
+}
+
+#[test]
+fn the_least_important_goes_first() {
+    let limits = Limits::total(cpus(2.0));
+    let cost = Cost::from_millis(1);
+    for (offered, served) in [
+        ([0.5, 0.5, 0.5, 0.4], [0.5, 0.5, 0.5, 0.4]),
+        ([1.0, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]),
+        ([5.0, 1.0, 1.0, 0.5], [0.0, 0.5, 1.0, 0.5]),
+        ([5.0, 5.0, 5.0, 0.5], [0.0, 0.0, 1.5, 0.5]),
+        ([5.0, 5.0, 5.0, 9.0], [0.0, 0.0, 0.0, 2.0]),
+        ([9.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]),
+    ] {
+        assert_close(serve(limits, offered, cost, 20), served);
+    }
+}
+
+#[test]
+fn a_level_with_a_limit_of_its_own_shares_it_with_those_below() {
+    let limits = Limits::from_entries([None, Some(cpus(1.0)), None, Some(cpus(2.0))]).unwrap();
+    let cost = Cost::from_millis(1);
+    for (offered, served) in [
+        ([3.0, 0.6, 0.5, 0.2], [0.4, 0.6, 0.5, 0.2]),
+        ([3.0, 3.0, 0.5, 0.2], [0.0, 1.0, 0.5, 0.2]),
+        ([3.0, 3.0, 3.0, 0.2], [0.0, 0.0, 1.8, 0.2]),
+    ] {
+        assert_close(serve(limits, offered, cost, 20), served);
+    }
+}
+
+#[test]
+fn a_request_dearer_than_a_burst_is_served_and_paid_for() {
+    // 0.1 CPU, 2 s a request: one every 20 s.
+    let served =
+        serve(Limits::total(cpus(0.1)), [0.0, 0.0, 0.0, 5.0], Cost::from_millis(2_000), 800);
+    assert!((served[3] - 0.1).abs() < 0.01, "{served:?}");
+}
+
+#[test]
+fn others_do_not_pay_for_a_bad_customer() {
+    let gate = gate();
+    for customer in [A, B] {
+        gate.set_limits(customer, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    }
+    let mut lane = gate.lane();
+    let cost = Cost::from_millis(1);
+    for ms in 0..5_000 {
+        let now = Timestamp::from_millis(ms);
+        for _ in 0..10 {
+            request(&mut lane, A, Critical, cost, now);
+        }
+        if ms % 2 == 0 {
+            assert!(request(&mut lane, B, Sheddable, cost, now), "refused at {ms} ms");
+        }
+    }
+}
+
+#[test]
+fn estimates_are_corrected() {
+    let gate = gate();
+    gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let (estimate, actual) = (Cost::from_millis(1), Cost::from_millis(4));
+    let mut used = 0;
+    for ms in 0..20_000 {
+        let now = Timestamp::from_millis(ms);
+        if request(&mut lane, A, CriticalPlus, estimate, now) {
+            lane.settle(A, CriticalPlus, estimate, actual, now);
+            used += 4;
+        }
+    }
+    assert!((20_000..=21_100).contains(&used), "{used} ms of 20 s");
+    // And the other way: estimates four times too high do not cost the customer anything.
+    let gate = self::gate();
+    gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    let mut lane = gate.lane();
+    for ms in 0..20_000 {
+        let now = Timestamp::from_millis(ms);
+        assert!(request(&mut lane, A, Sheddable, actual, now), "refused at {ms} ms");
+        lane.settle(A, Sheddable, actual, Cost::from_micros(900), now);
+    }
+}
+
+#[test]
+fn a_refusal_knows_when_to_come_back() {
+    let gate = gate();
+    gate.set_limits(A, Limits::total(cpus(0.5)), Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let now = Timestamp::from_secs(10);
+    lane.charge(A, Critical, Cost::from_millis(1_000), now);
+    // 1 s at half a CPU is 2 s of depth, and a lease more.
+    for (criticality, opens_at) in
+        [(Sheddable, 1_758), (SheddablePlus, 1_508), (Critical, 1_258), (CriticalPlus, 1_008)]
+    {
+        let wait = gate.check(A, criticality, now).unwrap_err();
+        assert_eq!(wait.as_millis() + 1, opens_at, "{criticality}");
+        assert!(gate.check(A, criticality, now + wait).is_ok());
+        assert!(gate.check(A, criticality, now + wait - Duration::from_nanos(2)).is_err());
+    }
+}
+
+#[test]
+fn blocked_and_unblocked() {
+    let gate = gate();
+    gate.set_limits(A, Limits::ZERO, Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let late = Timestamp::from_secs(1_000_000);
+    assert!(gate.check(A, CriticalPlus, late).is_err());
+    lane.charge(A, CriticalPlus, Cost::MAX, late);
+    lane.settle(A, CriticalPlus, Cost::MAX, Cost::ZERO, late);
+    assert!(gate.check(A, CriticalPlus, late).is_err());
+    gate.set_limits(A, Limits::total(cpus(1.0)), late);
+    assert!(gate.check(A, CriticalPlus, late).is_err());
+    assert!(gate.check(A, CriticalPlus, late + Duration::from_millis(1)).is_ok());
+    gate.set_limits(A, Limits::UNLIMITED, late);
+    assert!(gate.check(A, Sheddable, late).is_ok());
+}
+
+#[test]
+fn strangers_share_the_default() {
+    let gate = gate();
+    gate.set_limits(CustomerId::DEFAULT, Limits::total(cpus(0.001)), Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let strange = CustomerId(4_000_000_000);
+    assert!(request(&mut lane, strange, Sheddable, Cost::from_millis(500), Timestamp::ZERO));
+    assert!(!request(&mut lane, CustomerId(77), Sheddable, Cost::from_millis(1), Timestamp::ZERO));
+    assert!(request(&mut lane, A, Sheddable, Cost::from_millis(1), Timestamp::ZERO));
+
+    let mut names = Customers::new(3);
+    assert_eq!(names.register("gmail"), Some(A));
+    assert_eq!(names.register("calendar"), Some(B));
+    assert_eq!(names.register("android"), None);
+    assert_eq!(names.register("gmail"), Some(A));
+    assert_eq!(names.lookup("calendar"), B);
+    assert_eq!(names.lookup("nobody"), CustomerId::DEFAULT);
+    assert_eq!(names.iter().count(), 2);
+}
+
+#[test]
+fn reports_tell_use_and_demand() {
+    let gate = gate();
+    gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    let mut meter = UsageMeter::new(&gate, Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let cost = Cost::from_millis(10);
+    for i in 0..300_u64 {
+        request(&mut lane, A, Critical, cost, Timestamp::from_millis(i * 10));
+        request(&mut lane, A, Sheddable, cost, Timestamp::from_millis(i * 10));
+    }
+    let mut reports = Vec::new();
+    meter
+        .collect(&gate, Timestamp::from_secs(3), |customer, usage| reports.push((customer, usage)));
+    let [(customer, usage)] = reports[..] else { panic!("{reports:?}") };
+    assert_eq!(customer, A);
+    assert_eq!(usage.used[Critical.index()], cpus(1.0));
+    assert_eq!(usage.wanted[Critical.index()], cpus(1.0));
+    assert_eq!(usage.wanted[Sheddable.index()], cpus(1.0));
+    assert!(usage.used[Sheddable.index()] < cpus(0.12));
+    // Corrections that come after a report are taken out of the next ones.
+    lane.settle(A, Critical, cost, Cost::ZERO, Timestamp::from_secs(3));
+    lane.charge(A, Critical, Cost::from_millis(15), Timestamp::from_secs(3));
+    let mut reports = Vec::new();
+    meter.collect(&gate, Timestamp::from_secs(4), |_, usage| reports.push(usage));
+    assert_eq!(reports[0].used[Critical.index()], cpus(0.005));
+    meter.collect(&gate, Timestamp::from_secs(5), |_, _| panic!("nothing happened"));
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Request { lane: usize, customer: u32, level: usize, cost: u64 },
+    Settle { lane: usize, actual: u64 },
+    Pass { nanos: u64 },
+    Limit { customer: u32, rates: [u64; 4] },
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let cost = prop_oneof![0_u64..20_000_000, 0_u64..5_000_000_000, Just(u64::MAX)];
+    prop_oneof![
+        8 => (0_usize..3, 0_u32..6, 0_usize..4, cost.clone())
+            .prop_map(|(lane, customer, level, cost)| Operation::Request { lane, customer, level, cost }),
+        4 => (0_usize..3, cost).prop_map(|(lane, actual)| Operation::Settle { lane, actual }),
+        4 => prop_oneof![0_u64..50_000_000, Just(u64::MAX / 3)].prop_map(|nanos| Operation::Pass { nanos }),
+        1 => (0_u32..6, any::<[u64; 4]>()).prop_map(|(customer, rates)| Operation::Limit { customer, rates }),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: a level that is closed has every lower one closed, and nothing panics.
+    #[test]
+    fn no_level_is_refused_while_a_lower_one_is_open(
+        operations in proptest::collection::vec(operation(), 0..200),
+    ) {
+        let gate = gate();
+        let mut lanes = [gate.lane(), gate.lane(), gate.lane()];
+        let mut now = Timestamp::ZERO;
+        let mut running = Vec::new();
+        for operation in operations {
+            match operation {
+                Operation::Request { lane, customer, level, cost } => {
+                    let (customer, cost) = (CustomerId(customer), Cost::from_nanos(cost));
+                    let criticality = Criticality::ALL[level];
+                    if request(&mut lanes[lane], customer, criticality, cost, now) {
+                        running.push((customer, criticality, cost));
+                    }
+                }
+                Operation::Settle { lane, actual } => {
+                    if let Some((customer, criticality, charged)) = running.pop() {
+                        let actual = Cost::from_nanos(actual);
+                        lanes[lane].settle(customer, criticality, charged, actual, now);
+                    }
+                }
+                Operation::Pass { nanos } => now += Duration::from_nanos(nanos),
+                Operation::Limit { customer, rates } => {
+                    let rates = rates.map(CostRate::from_nanos_per_sec);
+                    gate.set_limits(CustomerId(customer), Limits::clamped(rates), now);
+                }
+            }
+            for customer in 0..6 {
+                let open = Criticality::ALL
+                    .map(|level| gate.check(CustomerId(customer), level, now).is_ok());
+                prop_assert!(open.is_sorted(), "{open:?}");
+            }
+        }
+    }
+
+    /// Over any run a customer uses no more than its limit over the time, a burst, a lease per
+    /// thread, and the last request of each thread.
+    #[test]
+    fn nobody_uses_more_than_its_limit(
+        rate in 1_000_000_u64..4_000_000_000,
+        steps in proptest::collection::vec((0_usize..3, 0_usize..4, 1_u64..30_000_000, 0_u64..10_000_000), 1..500),
+    ) {
+        let gate = gate();
+        let limit = CostRate::from_nanos_per_sec(rate);
+        gate.set_limits(A, Limits::total(limit), Timestamp::ZERO);
+        let mut lanes = [gate.lane(), gate.lane(), gate.lane()];
+        let (mut now, mut used, mut largest) = (Timestamp::ZERO, 0, 0);
+        for (lane, level, cost, pass) in steps {
+            now += Duration::from_nanos(pass);
+            if request(&mut lanes[lane], A, Criticality::ALL[level], Cost::from_nanos(cost), now) {
+                used += cost;
+                largest = cost.max(largest);
+            }
+        }
+        let span = now.since(Timestamp::ZERO) + Duration::from_secs(1);
+        let allowed = limit.over(span + Duration::from_secs(1) * 3 / LEASES as u32).as_nanos();
+        prop_assert!(used <= allowed + largest + 1, "{used} of {allowed}");
+    }
+}
