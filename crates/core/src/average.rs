@@ -106,8 +106,8 @@ impl Rate {
         Self { tau, faded: 0.0, start: now, last: now }
     }
 
-    /// `amount` more happened since the last call. Amounts that are not finite or are negative are
-    /// left out: returns whether this one was taken.
+    /// `amount` happens at `now`. Amounts that are not finite or are negative are left out: returns
+    /// whether this one was taken.
     pub fn add(&mut self, amount: f64, now: Timestamp) -> bool {
         self.fade(now);
         let taken = amount.is_finite() && amount >= 0.0;
@@ -115,6 +115,20 @@ impl Rate {
             self.faded = (self.faded + amount).min(f64::MAX);
         }
         taken
+    }
+
+    /// `amount` happened little by little since the last call, for whoever looks at a counter now
+    /// and then. The early part has already faded when it is told; counting all of it as of `now`
+    /// would read too high, by `interval / (2 tau)`. Otherwise as [`Rate::add`].
+    pub fn add_since_last(&mut self, amount: f64, now: Timestamp) -> bool {
+        let interval = now.since(self.last);
+        let left = if interval.is_zero() {
+            1.0
+        } else {
+            let tau = self.tau.as_secs_f64() / interval.as_secs_f64();
+            (1.0 - decay(interval, self.tau)) * tau
+        };
+        self.add(amount * left, now)
     }
 
     /// Per second, as of `now`.
@@ -186,6 +200,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_counter_that_is_looked_at_now_and_then_reads_right() {
+        for step_ms in [1, 10, 50, 500] {
+            let mut r = Rate::new(Duration::from_millis(100), Timestamp::ZERO);
+            for i in 1..=5_000 / step_ms {
+                r.add_since_last(0.25 * step_ms as f64, Timestamp::from_millis(i * step_ms));
+            }
+            let found = r.per_second(Timestamp::from_secs(5));
+            assert!((found - 250.0).abs() < 0.1, "{found} by steps of {step_ms} ms");
+        }
+    }
+
     proptest! {
         /// How often a lasting value is sampled does not change where the average goes.
         #[test]
@@ -212,6 +238,7 @@ mod tests {
                 let now = Timestamp::from_nanos(at);
                 a.record(sample, now);
                 r.add(sample, now);
+                r.add_since_last(sample, Timestamp::from_nanos(at.rotate_left(7)));
                 prop_assert!(a.get().is_none_or(f64::is_finite));
                 prop_assert!(r.per_second(now).is_finite());
             }

@@ -94,18 +94,25 @@ impl Signal {
     }
 }
 
-/// What the signals say together.
+/// What the signals say together, as multiples of the target: 1 is as full as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// As a multiple of the target: 1 is as full as it should be.
+    /// Smoothed: whether the task is overloaded.
     pub utilization: Utilization,
+    /// At this very moment, not smoothed: how far there is to go. A controller that steered by the
+    /// smoothed value would always be late, and swing.
+    pub instant: Utilization,
     /// The signal that decided, or [`SignalId::COMBINED`].
     pub signal: SignalId,
 }
 
 impl Reading {
     /// Nothing is known, so nothing is full.
-    pub const IDLE: Self = Self { utilization: Utilization::ZERO, signal: SignalId::COMBINED };
+    pub const IDLE: Self = Self {
+        utilization: Utilization::ZERO,
+        instant: Utilization::ZERO,
+        signal: SignalId::COMBINED,
+    };
 }
 
 /// The signals of one task.
@@ -117,8 +124,10 @@ pub struct Signals {
 
 #[derive(Debug, Clone, Copy)]
 struct Heard {
-    /// As a multiple of the target.
+    /// Smoothed, as a multiple of the target.
     level: f64,
+    /// Not smoothed, as a multiple of the target.
+    instant: f64,
     at: Timestamp,
 }
 
@@ -149,11 +158,23 @@ impl Signals {
     /// The signal stands at `value`, in its own unit. Returns whether that was taken: numbers that
     /// are negative or not finite, and unknown signals, are not.
     pub fn record(&mut self, id: SignalId, value: f64, now: Timestamp) -> bool {
+        self.record_smoothed(id, value, value, now)
+    }
+
+    /// The signal stands at `smoothed` on average and at `instant` right now. Returns whether that
+    /// was taken, as in [`Signals::record`].
+    pub fn record_smoothed(
+        &mut self,
+        id: SignalId,
+        smoothed: f64,
+        instant: f64,
+        now: Timestamp,
+    ) -> bool {
         let Some((signal, heard)) = self.signals.get_mut(usize::from(id.0)) else { return false };
-        let level = value / signal.target;
-        let taken = level.is_finite() && level >= 0.0;
+        let (level, instant) = (smoothed / signal.target, instant / signal.target);
+        let taken = [level, instant].iter().all(|x| x.is_finite() && *x >= 0.0);
         if taken {
-            *heard = Some(Heard { level, at: now });
+            *heard = Some(Heard { level, instant, at: now });
         }
         taken
     }
@@ -163,25 +184,29 @@ impl Signals {
         let fresh = |role: Role| {
             self.signals.iter().enumerate().filter_map(move |(i, (signal, heard))| {
                 let heard = heard.filter(|h| now.since(h.at) <= Self::STALE_AFTER)?;
-                (signal.role == role).then_some((i, signal, heard.level))
+                (signal.role == role).then_some((i, signal, heard))
             })
         };
-        let leading = fresh(Role::Leading).map(|(_, _, level)| level).fold(0.0, f64::max);
+        let leading = fresh(Role::Leading).map(|(_, _, heard)| heard.level).fold(0.0, f64::max);
         let voices = fresh(Role::Leading)
             .chain(fresh(Role::Confirming).filter(move |_| leading >= CONFIRM_FROM));
         match self.combine {
             Combine::Highest => voices
-                .fold(None, |best: Option<(usize, f64)>, (i, _, level)| match best {
-                    Some((_, highest)) if highest >= level => best,
-                    _ => Some((i, level)),
+                .fold(None, |best: Option<(usize, Heard)>, (i, _, heard)| match best {
+                    Some((_, highest)) if highest.level >= heard.level => best,
+                    _ => Some((i, heard)),
                 })
-                .map_or(Reading::IDLE, |(i, level)| reading(level, SignalId(i as u8))),
+                .map_or(Reading::IDLE, |(i, heard)| {
+                    reading(heard.level, heard.instant, SignalId(i as u8))
+                }),
             Combine::WeightedSum => {
-                let (sum, weights) = voices.fold((0.0, 0.0), |(sum, weights), (_, s, level)| {
-                    (sum + s.weight * level, weights + s.weight)
-                });
+                let (level, instant, weights) =
+                    voices.fold((0.0, 0.0, 0.0), |(level, instant, weights), (_, s, heard)| {
+                        let weighted = (s.weight * heard.level, s.weight * heard.instant);
+                        (level + weighted.0, instant + weighted.1, weights + s.weight)
+                    });
                 if weights > 0.0 {
-                    reading(sum / weights, SignalId::COMBINED)
+                    reading(level / weights, instant / weights, SignalId::COMBINED)
                 } else {
                     Reading::IDLE
                 }
@@ -190,8 +215,8 @@ impl Signals {
     }
 }
 
-fn reading(level: f64, signal: SignalId) -> Reading {
+fn reading(level: f64, instant: f64, signal: SignalId) -> Reading {
     // Every level is finite, but a sum of them may not be.
-    let utilization = Utilization::new(level.min(f64::MAX)).unwrap_or(Utilization::ZERO);
-    Reading { utilization, signal }
+    let finite = |x: f64| Utilization::new(x.min(f64::MAX)).unwrap_or(Utilization::ZERO);
+    Reading { utilization: finite(level), instant: finite(instant), signal }
 }

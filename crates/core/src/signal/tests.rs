@@ -133,6 +133,7 @@ proptest! {
             signals.record(SignalId(id), value, now);
             let reading = signals.reading(now);
             prop_assert!(reading.utilization.get().is_finite());
+            prop_assert!(reading.instant.get().is_finite());
         }
     }
 }

@@ -1,0 +1,128 @@
+//! May this request in?
+//!
+//! A task that is offered more than it can do must refuse the rest, cheaply, and the right part of
+//! it. The checks, in this order, with the first that fails giving the reason:
+//!
+//! 1. **lame duck**: the task is on its way out;
+//! 2. **deadline**: nobody waits for the answer any more;
+//! 3. **quota**: the customer is over its limit ([`crate::quota`]);
+//! 4. **utilization**: the task is overloaded, and this criticality is among those to be shed.
+//!
+//! An [`AdmissionGate`] answers on the request path through one [`Lane`] per thread. A
+//! [`Controller`] looks at the gate's counts and the task's signals every few milliseconds
+//! and publishes what the gate is to do; its decision is [`shed`]'s.
+//!
+//! In **dark mode** everything is decided and counted, and nothing is refused.
+
+mod gate;
+pub mod shed;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
+pub use gate::{AdmissionGate, Controller, Counts, Lane};
+
+use crate::criticality::Criticality;
+use crate::decision::Rejection;
+use crate::quota::CustomerId;
+use crate::units::{Cost, Timestamp};
+
+/// What a decision needs to know of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Request {
+    /// How much it matters, after ceilings.
+    pub criticality: Criticality,
+    /// Whom it is charged to.
+    pub customer: CustomerId,
+    /// What it will probably cost.
+    pub cost: Cost,
+    /// When its caller stops waiting.
+    pub deadline: Timestamp,
+    /// Which try this is, the first being 1.
+    pub attempt: u8,
+}
+
+impl Request {
+    /// A first attempt for the default customer, without a deadline.
+    pub const fn new(criticality: Criticality, cost: Cost) -> Self {
+        Self {
+            criticality,
+            customer: CustomerId::DEFAULT,
+            cost,
+            deadline: Timestamp::MAX,
+            attempt: 1,
+        }
+    }
+
+    /// Whom it is charged to.
+    #[must_use]
+    pub const fn customer(mut self, customer: CustomerId) -> Self {
+        self.customer = customer;
+        self
+    }
+
+    /// When its caller stops waiting.
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Timestamp) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Which try this is, the first being 1.
+    #[must_use]
+    pub const fn attempt(mut self, attempt: u8) -> Self {
+        self.attempt = attempt;
+        self
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Decision {
+    /// Serve it, and give the permit back when it is done.
+    Admit(Permit),
+    /// Refuse it.
+    Reject(Rejection),
+}
+
+impl Decision {
+    /// Whether the request is to be served.
+    pub const fn is_admitted(&self) -> bool {
+        matches!(self, Self::Admit(_))
+    }
+}
+
+/// A request that is being served. It goes back to [`Lane::complete`] when it is done, however it
+/// ended; a permit that is lost counts as in flight for ever.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "an admitted request is in flight until its permit goes to `complete`"]
+pub struct Permit {
+    customer: CustomerId,
+    criticality: Criticality,
+    charged: Cost,
+    degrade: bool,
+    dark: Option<Rejection>,
+}
+
+impl Permit {
+    /// Whether a cheaper answer would help: the task is close to shedding.
+    pub const fn degrade(&self) -> bool {
+        self.degrade
+    }
+
+    /// What would have been answered if this were not dark mode.
+    pub const fn would_reject(&self) -> Option<Rejection> {
+        self.dark
+    }
+
+    /// What the request counts as.
+    pub const fn criticality(&self) -> Criticality {
+        self.criticality
+    }
+
+    /// What was charged for it in advance.
+    pub const fn charged(&self) -> Cost {
+        self.charged
+    }
+}

@@ -1,0 +1,373 @@
+#![allow(clippy::unwrap_used)]
+
+use super::shed::{Facts, Plan, ShedConfig, Shedder};
+use super::*;
+use crate::attempts::AttemptConfig;
+use crate::decision::{Advice, Cause, Reason, SignalId};
+use crate::fleet::Limits;
+use crate::levels::Levels;
+use crate::quota::QuotaConfig;
+use crate::rng::SeededRng;
+use crate::signal::Reading;
+use crate::units::{CostRate, Utilization};
+use Criticality::{Critical, Sheddable};
+use core::time::Duration;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const TICK: Duration = Duration::from_millis(10);
+const MS: Cost = Cost::from_millis(1);
+
+fn utilization(value: f64) -> Utilization {
+    Utilization::new(value).unwrap()
+}
+
+fn reading(value: f64) -> Reading {
+    Reading { utilization: utilization(value), instant: utilization(value), signal: SignalId(3) }
+}
+
+fn gate() -> Arc<AdmissionGate> {
+    let quota = QuotaConfig { customers_max: 4, ..QuotaConfig::default() };
+    AdmissionGate::new(&ShedConfig::default(), quota)
+}
+
+/// Drives a [`Shedder`] with constant rates (CPUs offered by level, CPUs done) and utilization.
+fn hold(
+    shedder: &mut Shedder,
+    now: &mut Timestamp,
+    ticks: u32,
+    utilization: f64,
+    offered: [f64; 4],
+    done: f64,
+) -> Plan {
+    let mut plan = None;
+    let cost = |cpus: f64| CostRate::from_cpus(cpus).unwrap().over(TICK);
+    for _ in 0..ticks {
+        *now += TICK;
+        let facts = Facts {
+            reading: reading(utilization),
+            offered: offered.map(cost),
+            completed: cost(done),
+            inflight: Cost::from_millis(40),
+        };
+        plan = Some(shedder.tick(&facts, *now));
+    }
+    plan.unwrap()
+}
+
+fn shares(plan: &Plan) -> [f64; 4] {
+    Criticality::ALL.map(|c| plan.levels.share(c))
+}
+
+#[test]
+fn the_first_check_that_fails_is_the_reason() {
+    let gate = gate();
+    let now = Timestamp::from_secs(1);
+    gate.quota().set_limits(CustomerId(1), Limits::ZERO, now);
+    gate.set_levels(Levels::CLOSED);
+    gate.set_lame_duck(true);
+    let mut lane = gate.lane();
+    let mut rng = SeededRng::new(1);
+    let request = Request::new(Critical, MS).customer(CustomerId(1)).deadline(now);
+    let mut reason = |gate_open: &dyn Fn(), request: &Request| {
+        gate_open();
+        match lane.admit(request, now, &mut rng) {
+            Decision::Admit(_) => None,
+            Decision::Reject(rejection) => Some((rejection.reason, rejection.advice)),
+        }
+    };
+    let lame_duck_ends = || gate.set_lame_duck(false);
+    let in_time = request.deadline(Timestamp::MAX);
+    let in_quota = in_time.customer(CustomerId(2));
+    let calm = || gate.set_levels(Levels::OPEN);
+    for (change, request, expected) in [
+        (&(|| ()) as &dyn Fn(), request, Some((Reason::LameDuck, Advice::RetryElsewhere))),
+        (&lame_duck_ends, request, Some((Reason::DeadlinePassed, Advice::DontRetry))),
+        (&|| (), in_time, Some((Reason::OutOfQuota, Advice::DontRetry))),
+        (&|| (), in_quota, Some((Reason::Overloaded, Advice::RetryElsewhere))),
+        (&calm, in_quota, None),
+    ] {
+        assert_eq!(reason(change, &request), expected);
+    }
+    let counts = gate.counts();
+    for reason in [Reason::LameDuck, Reason::DeadlinePassed, Reason::OutOfQuota, Reason::Overloaded]
+    {
+        assert_eq!(counts.rejected(reason, Critical), 1, "{reason}");
+        assert_eq!(counts.rejected(reason, Sheddable), 0, "{reason}");
+    }
+    assert_eq!(counts.rejected(Reason::Throttled, Critical), 0);
+    assert_eq!(counts.admitted(Critical), 1);
+    assert_eq!(counts.inflight(), 1);
+}
+
+#[test]
+fn a_rejection_carries_the_signal_the_number_and_the_threshold() {
+    let gate = gate();
+    let mut now = Timestamp::ZERO;
+    let mut controller =
+        Controller::new(ShedConfig::default(), AttemptConfig::default(), &gate, now);
+    let mut lane = gate.lane();
+    let mut rng = SeededRng::new(1);
+    let mut rejections = Vec::new();
+    for _ in 0..50 {
+        for _ in 0..10 {
+            match lane.admit(&Request::new(Sheddable, MS), now, &mut rng) {
+                Decision::Admit(_) => {}
+                Decision::Reject(rejection) => rejections.push(rejection),
+            }
+        }
+        now += TICK;
+        controller.tick(&gate, reading(2.5), now);
+    }
+    let expected = Cause::Signal {
+        signal: SignalId(3),
+        utilization: utilization(2.5),
+        threshold: utilization(0.85),
+    };
+    assert_eq!(rejections.last().unwrap().cause, Some(expected));
+
+    gate.quota().set_limits(CustomerId(1), Limits::total(CostRate::from_cpus(1.0).unwrap()), now);
+    gate.set_levels(Levels::OPEN);
+    let big = Request::new(Critical, Cost::from_millis(2_000)).customer(CustomerId(1));
+    assert!(lane.admit(&big, now, &mut rng).is_admitted());
+    let Decision::Reject(rejection) = lane.admit(&big, now, &mut rng) else { panic!() };
+    let Some(Cause::Quota { opens_in }) = rejection.cause else { panic!("{rejection:?}") };
+    // 2 s deep and a lease of 1/128 s, open to CRITICAL below 0.75 s.
+    assert_eq!(opens_in.as_millis(), 1_257);
+}
+
+#[test]
+fn dark_mode_decides_and_lets_pass() {
+    let gate = gate();
+    gate.set_levels(Levels::CLOSED);
+    gate.set_dark(true);
+    let mut lane = gate.lane();
+    let mut rng = SeededRng::new(1);
+    let Decision::Admit(permit) =
+        lane.admit(&Request::new(Sheddable, MS), Timestamp::ZERO, &mut rng)
+    else {
+        panic!("refused in dark mode")
+    };
+    assert_eq!(permit.would_reject().map(|r| r.reason), Some(Reason::Overloaded));
+    assert_eq!(gate.counts().dark(Reason::Overloaded, Sheddable), 1);
+    assert_eq!(gate.counts().rejected(Reason::Overloaded, Sheddable), 0);
+    assert_eq!(gate.counts().inflight(), 1);
+    lane.complete(permit, MS, Timestamp::ZERO);
+    assert_eq!(gate.counts().inflight(), 0);
+    // A task that is about to exit must not take what it cannot finish.
+    gate.set_lame_duck(true);
+    assert!(!lane.admit(&Request::new(Sheddable, MS), Timestamp::ZERO, &mut rng).is_admitted());
+}
+
+#[test]
+fn permits_may_come_back_through_another_lane() {
+    let gate = gate();
+    let (mut a, mut b) = (gate.lane(), gate.lane());
+    let mut rng = SeededRng::new(1);
+    for _ in 0..10 {
+        let Decision::Admit(permit) =
+            a.admit(&Request::new(Critical, MS), Timestamp::ZERO, &mut rng)
+        else {
+            panic!()
+        };
+        b.complete(permit, MS, Timestamp::ZERO);
+    }
+    drop(a);
+    assert_eq!(gate.counts().inflight(), 0);
+    assert_eq!(gate.counts().admitted(Critical), 10);
+}
+
+#[test]
+fn many_retries_turn_the_advice() {
+    let gate = gate();
+    let mut now = Timestamp::ZERO;
+    let mut controller =
+        Controller::new(ShedConfig::default(), AttemptConfig::default(), &gate, now);
+    let mut lane = gate.lane();
+    let mut rng = SeededRng::new(1);
+    let mut advice_after = |retries: u32, now: &mut Timestamp| {
+        for _ in 0..500 {
+            for i in 0..20 {
+                let attempt = if i < retries { 2 } else { 1 };
+                let request = Request::new(Critical, MS).attempt(attempt);
+                let _ = lane.admit(&request, *now, &mut rng);
+            }
+            *now += TICK;
+            controller.tick(&gate, reading(0.0), *now);
+        }
+        gate.set_levels(Levels::CLOSED);
+        let Decision::Reject(rejection) = lane.admit(&Request::new(Critical, MS), *now, &mut rng)
+        else {
+            panic!()
+        };
+        rejection.advice
+    };
+    assert_eq!(advice_after(0, &mut now), Advice::RetryElsewhere);
+    assert_eq!(advice_after(10, &mut now), Advice::DontRetry);
+    now += Duration::from_secs(60);
+    assert_eq!(advice_after(0, &mut now), Advice::RetryElsewhere);
+}
+
+#[test]
+fn what_can_be_done_goes_to_the_most_important() {
+    // 1 CPU gets done and utilization stands at its set point: 1 CPU is let in.
+    for (offered, expected) in [
+        ([0.4, 0.3, 0.2, 0.1], [1.0, 1.0, 1.0, 1.0]),
+        ([0.8, 0.3, 0.2, 0.1], [0.5, 1.0, 1.0, 1.0]),
+        ([2.0, 1.0, 0.4, 0.1], [0.0, 0.5, 1.0, 1.0]),
+        ([2.0, 3.0, 4.0, 0.2], [0.0, 0.0, 0.2, 1.0]),
+        ([2.0, 3.0, 4.0, 4.0], [0.0, 0.0, 0.0, 0.25]),
+        ([0.0, 0.0, 4.0, 0.2], [0.0, 0.0, 0.2, 1.0]),
+    ] {
+        let (mut now, mut shedder) =
+            (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
+        hold(&mut shedder, &mut now, 300, 1.0, offered, 1.0);
+        let cut = expected.iter().position(|&share| share > 0.0).unwrap();
+        let threshold = ShedConfig::default().threshold(Criticality::ALL[cut]).get();
+        let plan = hold(&mut shedder, &mut now, 300, threshold, offered, 1.0);
+        for (found, share) in shares(&plan).into_iter().zip(expected) {
+            assert!((found - share).abs() < 0.01, "{offered:?}: {:?}", shares(&plan));
+        }
+    }
+}
+
+#[test]
+fn a_level_is_touched_only_from_its_threshold_on() {
+    let offered = [1.0; 4];
+    for (utilization, touched) in [
+        (0.5, [false, false, false, false]),
+        (0.84, [false, false, false, false]),
+        (0.86, [true, false, false, false]),
+        (0.91, [true, true, false, false]),
+        (0.96, [true, true, true, false]),
+        (1.01, [true, true, true, true]),
+    ] {
+        let (mut now, mut shedder) =
+            (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
+        let plan = hold(&mut shedder, &mut now, 300, utilization, offered, 0.5);
+        assert_eq!(shares(&plan).map(|s| s < 1.0), touched, "{utilization}");
+    }
+}
+
+#[test]
+fn a_stuck_signal_does_not_shut_the_task() {
+    let (mut now, mut shedder) =
+        (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
+    // Whatever is let in gets done, and utilization does not move: a memory leak, say.
+    let mut admitted = 4.0;
+    for _ in 0..2_000 {
+        let plan = hold(&mut shedder, &mut now, 1, 3.0, [1.0; 4], admitted);
+        admitted = shares(&plan).iter().sum();
+    }
+    assert!((0.03..0.05).contains(&admitted), "{admitted} of 4 offered");
+    // And it opens again as soon as the signal is well.
+    let plan = hold(&mut shedder, &mut now, 1, 0.0, [0.01; 4], 0.04);
+    let opened = (0..500)
+        .find(|_| {
+            let done = shares(&plan).iter().sum::<f64>() * 0.01;
+            !hold(&mut shedder, &mut now, 1, 0.0, [0.01; 4], done).sheds()
+        })
+        .unwrap();
+    assert!(opened < 100, "{opened} ticks");
+}
+
+#[test]
+fn degraded_answers_come_before_errors() {
+    let (mut now, mut shedder) =
+        (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
+    let mut step = |utilization, ticks| {
+        let plan = hold(&mut shedder, &mut now, ticks, utilization, [0.2; 4], 0.8);
+        (plan.degrade, plan.sheds())
+    };
+    assert_eq!(step(0.59, 10), ([false; 4], false));
+    assert_eq!(step(0.66, 10), ([true, true, false, false], false));
+    assert_eq!(step(0.84, 10), ([true; 4], false));
+    // Well again: not at once, and not for a dip.
+    assert_eq!(step(0.2, 50), ([true; 4], false));
+    assert_eq!(step(0.2, 60), ([false; 4], false));
+    assert_eq!(step(0.76, 1).0, [true; 4]);
+    assert_eq!(step(0.58, 500).0, [true; 4]);
+}
+
+#[test]
+fn thresholds_that_do_not_rise_are_refused() {
+    for bad in [[0.9, 0.8, 1.0, 1.0], [0.0, 0.8, 1.0, 1.0], [f64::NAN, 0.8, 1.0, 1.0]] {
+        assert!(ShedConfig::default().thresholds(bad).is_err());
+        assert!(ShedConfig::default().degrade_from(bad).is_err());
+    }
+    assert!(ShedConfig::default().thresholds([1.0; 4]).is_ok());
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Offer { level: usize, customer: u32, cost: u64, attempt: u8 },
+    Complete { actual: u64 },
+    Tick { utilization: f64, instant: f64, nanos: u64 },
+    LameDuck(bool),
+    Dark(bool),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let level = prop_oneof![0.0..3.0_f64, Just(0.0), Just(f64::MAX), Just(1e-300)];
+    prop_oneof![
+        8 => (0_usize..4, 0_u32..3, prop_oneof![0_u64..10_000_000, any::<u64>()], any::<u8>())
+            .prop_map(|(level, customer, cost, attempt)| {
+                Operation::Offer { level, customer, cost, attempt }
+            }),
+        4 => any::<u64>().prop_map(|actual| Operation::Complete { actual }),
+        4 => (level.clone(), level, prop_oneof![0_u64..20_000_000, any::<u64>()])
+            .prop_map(|(utilization, instant, nanos)| {
+                Operation::Tick { utilization, instant, nanos }
+            }),
+        1 => any::<bool>().prop_map(Operation::LameDuck),
+        1 => any::<bool>().prop_map(Operation::Dark),
+    ]
+}
+
+proptest! {
+    /// Whatever comes: at most one level is cut, all above pass, all below do not; nothing panics.
+    #[test]
+    fn no_level_is_touched_while_a_lower_one_is_admitted(
+        operations in proptest::collection::vec(operation(), 0..300),
+    ) {
+        let gate = gate();
+        let mut now = Timestamp::ZERO;
+        let mut controller =
+            Controller::new(ShedConfig::default(), AttemptConfig::default(), &gate, now);
+        let mut lane = gate.lane();
+        let mut rng = SeededRng::new(9);
+        let mut permits = Vec::new();
+        for operation in operations {
+            match operation {
+                Operation::Offer { level, customer, cost, attempt } => {
+                    let request = Request::new(Criticality::ALL[level], Cost::from_nanos(cost))
+                        .customer(CustomerId(customer))
+                        .attempt(attempt);
+                    if let Decision::Admit(permit) = lane.admit(&request, now, &mut rng) {
+                        permits.push(permit);
+                    }
+                }
+                Operation::Complete { actual } => {
+                    if let Some(permit) = permits.pop() {
+                        lane.complete(permit, Cost::from_nanos(actual), now);
+                    }
+                }
+                Operation::Tick { utilization: smooth, instant, nanos } => {
+                    now += Duration::from_nanos(nanos);
+                    let reading = Reading {
+                        utilization: utilization(smooth),
+                        instant: utilization(instant),
+                        signal: SignalId(0),
+                    };
+                    let plan = controller.tick(&gate, reading, now);
+                    let shares = shares(&plan);
+                    prop_assert!(shares.windows(2).all(|w| w[1] == 1.0 || w[0] == 0.0), "{shares:?}");
+                    prop_assert!(plan.capacity.is_finite() && plan.offered.is_finite());
+                }
+                Operation::LameDuck(on) => gate.set_lame_duck(on),
+                Operation::Dark(on) => gate.set_dark(on),
+            }
+            prop_assert_eq!(gate.counts().inflight(), permits.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A story: phases of offered load against one task, and what came of each.
+
+use crate::task::{Done, Task, TaskConfig};
+use core::time::Duration;
+use tidegate_core::admission::Request;
+use tidegate_core::histogram::RecentHistogram;
+use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_core::units::InvalidNumber;
+use tidegate_core::{Cost, Criticality, Ratio, Timestamp};
+
+/// A stretch of time with the same offered load.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// What it is called.
+    pub name: &'static str,
+    /// Offered load, as a multiple of what the task can do.
+    pub load: f64,
+    /// How long it lasts.
+    pub lasts: Duration,
+}
+
+/// How the work of requests varies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Spread {
+    /// All the same.
+    Constant,
+    /// Exponential: most are cheap, some several times the mean.
+    Exponential,
+    /// Nine in ten take half the mean; the tenth takes five and a half times the mean.
+    Bimodal,
+}
+
+/// Everything that makes a run: the same story gives the same outcome.
+#[derive(Debug, Clone)]
+pub struct Story {
+    /// Names the dice.
+    pub seed: u64,
+    /// The machine and its protection.
+    pub task: TaskConfig,
+    /// Mean CPU time of a request.
+    pub work: Duration,
+    /// How it varies.
+    pub spread: Spread,
+    /// Share of each criticality in what is offered, lowest first.
+    pub mix: [f64; Criticality::COUNT],
+    /// How long a caller waits.
+    pub patience: Duration,
+    /// What happens.
+    pub phases: Vec<Phase>,
+}
+
+/// What came of a phase.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The phase.
+    pub name: &'static str,
+    /// Requests offered, by criticality, lowest first.
+    pub offered: [u64; Criticality::COUNT],
+    /// Requests answered in time, by criticality of those offered in this phase.
+    pub good: [u64; Criticality::COUNT],
+    /// Answers in time during this phase, over what the task can do.
+    pub goodput: f64,
+    /// 99 of 100 answers took no longer; nothing if there were none.
+    pub p99: Option<Duration>,
+    /// Half of the answers took no longer.
+    pub p50: Option<Duration>,
+    /// Requests refused.
+    pub refused: u64,
+    /// Highest and mean instantaneous utilization that the controller saw after the first second.
+    pub utilization: (f64, f64),
+    /// Answers in time in each tenth of a second, over what the task can do.
+    pub curve: Vec<f64>,
+}
+
+impl Outcome {
+    /// The share of requests of `criticality` that were answered in time; all if none was offered.
+    pub fn success(&self, criticality: Criticality) -> f64 {
+        let i = criticality.index();
+        if self.offered[i] == 0 { 1.0 } else { self.good[i] as f64 / self.offered[i] as f64 }
+    }
+}
+
+struct Tally {
+    outcome: Outcome,
+    ends: Timestamp,
+    starts: Timestamp,
+    latencies: RecentHistogram,
+    readings: (f64, f64, u32),
+}
+
+impl Story {
+    /// Requests per second that the task can do.
+    pub fn capacity(&self) -> f64 {
+        f64::from(self.task.cores) / self.work.as_secs_f64()
+    }
+
+    /// Runs it.
+    pub fn run(&self) -> Result<Vec<Outcome>, InvalidNumber> {
+        let mut dice = SeededRng::new(self.seed);
+        let (mut arrivals, mut gate_dice) = (dice.fork(), dice.fork());
+        let mut task = Task::new(self.task.clone())?;
+        let mut tallies: Vec<Tally> = Vec::new();
+        let mut starts = Timestamp::ZERO;
+        for phase in &self.phases {
+            let ends = starts + phase.lasts;
+            tallies.push(Tally::new(phase, starts));
+            let interval = 1.0 / (self.capacity() * phase.load);
+            let mut next = starts + exponential(interval, &mut arrivals);
+            loop {
+                let now = next.min(task.next_event());
+                if now >= ends {
+                    break;
+                }
+                if task.next_event() <= now {
+                    let (done, plan) = task.advance(now);
+                    if let Some(done) = done {
+                        self.count(&mut tallies, &done);
+                    }
+                    if let (Some(plan), Some(tally)) = (plan, tallies.last_mut()) {
+                        tally.saw(plan.reading.instant.get(), now);
+                    }
+                } else {
+                    let criticality = self.criticality(&mut arrivals);
+                    if let Some(tally) = tallies.last_mut() {
+                        tally.outcome.offered[criticality.index()] += 1;
+                        let work = self.work(&mut arrivals);
+                        let mean = self.work.as_nanos() as u64;
+                        let request = Request::new(criticality, Cost::from_nanos(mean))
+                            .deadline(now + self.patience);
+                        let taken = task.offer(&request, work, now, &mut gate_dice);
+                        tally.outcome.refused += u64::from(taken.is_err());
+                    }
+                    next = now + exponential(interval, &mut arrivals);
+                }
+            }
+            starts = ends;
+        }
+        Ok(tallies.into_iter().map(|tally| tally.finish(self.capacity())).collect())
+    }
+
+    /// An answer counts for its level in the phase that asked, and as goodput when it was given.
+    fn count(&self, tallies: &mut [Tally], done: &Done) {
+        let latency = done.finished.since(done.arrived);
+        if latency > self.patience {
+            return;
+        }
+        for tally in tallies {
+            if (tally.starts..tally.ends).contains(&done.arrived) {
+                tally.outcome.good[done.criticality.index()] += 1;
+                tally.latencies.record(latency.as_nanos() as u64, Timestamp::ZERO);
+            }
+            if (tally.starts..tally.ends).contains(&done.finished) {
+                let tenth = done.finished.since(tally.starts).as_millis() as usize / 100;
+                if let Some(answers) = tally.outcome.curve.get_mut(tenth) {
+                    *answers += 1.0;
+                }
+            }
+        }
+    }
+
+    fn criticality(&self, rng: &mut impl Rng) -> Criticality {
+        let mut draw = rng.unit() * self.mix.iter().sum::<f64>();
+        for (criticality, share) in Criticality::ALL.into_iter().zip(self.mix) {
+            if draw < share {
+                return criticality;
+            }
+            draw -= share;
+        }
+        Criticality::Critical
+    }
+
+    fn work(&self, rng: &mut impl Rng) -> Duration {
+        let mean = self.work.as_secs_f64();
+        match self.spread {
+            Spread::Constant => self.work,
+            Spread::Exponential => exponential(mean, rng),
+            Spread::Bimodal if rng.below(10) == 0 => Duration::from_secs_f64(mean * 5.5),
+            Spread::Bimodal => Duration::from_secs_f64(mean * 0.5),
+        }
+    }
+}
+
+impl Tally {
+    fn new(phase: &Phase, starts: Timestamp) -> Self {
+        let tenths = phase.lasts.as_millis() as usize / 100;
+        Self {
+            outcome: Outcome {
+                name: phase.name,
+                offered: [0; Criticality::COUNT],
+                good: [0; Criticality::COUNT],
+                goodput: 0.0,
+                p99: None,
+                p50: None,
+                refused: 0,
+                utilization: (0.0, 0.0),
+                curve: vec![0.0; tenths.max(1)],
+            },
+            starts,
+            ends: starts + phase.lasts,
+            // Longer than any run: nothing is forgotten.
+            latencies: RecentHistogram::new(Duration::from_secs(1 << 30)),
+            readings: (0.0, 0.0, 0),
+        }
+    }
+
+    fn saw(&mut self, utilization: f64, now: Timestamp) {
+        if now.since(self.starts) < Duration::from_secs(1) {
+            return;
+        }
+        let (highest, sum, count) = &mut self.readings;
+        *highest = highest.max(utilization);
+        *sum += utilization;
+        *count += 1;
+    }
+
+    fn finish(mut self, capacity: f64) -> Outcome {
+        let per_tenth = capacity / 10.0;
+        let answers: f64 = self.outcome.curve.iter().sum();
+        for tenth in &mut self.outcome.curve {
+            *tenth /= per_tenth;
+        }
+        let secs = self.ends.since(self.starts).as_secs_f64();
+        self.outcome.goodput = answers / secs / capacity;
+        let mut quantile = |percent| {
+            self.latencies
+                .quantile(Ratio::percent(percent), Timestamp::ZERO)
+                .map(Duration::from_nanos)
+        };
+        (self.outcome.p50, self.outcome.p99) = (quantile(50), quantile(99));
+        let (highest, sum, count) = self.readings;
+        self.outcome.utilization = (highest, sum / f64::from(count.max(1)));
+        self.outcome
+    }
+}
+
+/// A span that is exponentially distributed around `mean` seconds.
+fn exponential(mean: f64, rng: &mut impl Rng) -> Duration {
+    Duration::from_secs_f64(-mean * ln(1.0 - rng.unit()))
+}
+
+/// The natural logarithm of a number between 2^-53 and 1, from the four basic operations alone: a
+/// system's own differs in the last bit from platform to platform, and runs would too.
+///
+/// With `x = m 2^e` and `m` from 1 to 2: `ln x = e ln 2 + 2 atanh((m - 1)/(m + 1))`, and as the
+/// argument is below 1/3, sixteen terms of the series of `atanh` leave less than 10^-16.
+fn ln(x: f64) -> f64 {
+    let bits = x.to_bits();
+    let exponent = (bits >> 52) as i32 - 1023;
+    let mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
+    let z = (mantissa - 1.0) / (mantissa + 1.0);
+    let series = (0..16).rev().fold(0.0, |sum, k| sum * z * z + 1.0 / f64::from(2 * k + 1));
+    f64::from(exponent) * core::f64::consts::LN_2 + 2.0 * z * series
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logarithm_agrees_with_the_system_s() {
+        let mut rng = SeededRng::new(5);
+        for _ in 0..10_000 {
+            let x = 1.0 - rng.unit();
+            assert!((ln(x) - x.ln()).abs() < 1e-14, "{x}");
+        }
+        assert_eq!(ln(1.0), 0.0);
+    }
+}
