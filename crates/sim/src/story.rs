@@ -135,6 +135,12 @@ impl Story {
             }
             starts = ends;
         }
+        // What is still under way counts for the phase that asked.
+        while !task.is_idle() {
+            if let (Some(done), _) = task.advance(task.next_event()) {
+                self.count(&mut tallies, &done);
+            }
+        }
         Ok(tallies.into_iter().map(|tally| tally.finish(self.capacity())).collect())
     }
 

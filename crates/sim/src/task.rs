@@ -144,6 +144,11 @@ impl Task {
         &self.gate
     }
 
+    /// Whether nothing is running or waiting.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// When something will happen by itself: a core becomes free, or the controller looks.
     pub fn next_event(&self) -> Timestamp {
         self.running.peek().map_or(Timestamp::MAX, |r| r.finishes).min(self.next_tick)

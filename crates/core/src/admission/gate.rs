@@ -25,8 +25,9 @@ mod cell {
     pub(super) const SHED_COST: usize = ADMITTED_COST + LEVELS;
     pub(super) const COMPLETED: usize = SHED_COST + LEVELS;
     pub(super) const COMPLETED_COST: usize = COMPLETED + 1;
+    pub(super) const WORKED: usize = COMPLETED_COST + 1;
     /// First, second, third and later attempts.
-    pub(super) const ATTEMPTS: usize = COMPLETED_COST + 1;
+    pub(super) const ATTEMPTS: usize = WORKED + 1;
     /// By reason, then by criticality.
     pub(super) const REJECTED: usize = ATTEMPTS + 3;
     pub(super) const DARK: usize = REJECTED + super::REASONS.len() * LEVELS;
@@ -173,6 +174,7 @@ impl Lane {
         let Permit { customer, criticality, charged, .. } = permit;
         self.counts.add(cell::COMPLETED, 1);
         self.counts.add(cell::COMPLETED_COST, charged.as_nanos());
+        self.counts.add(cell::WORKED, actual.as_nanos());
         self.quota.settle(customer, criticality, charged, actual, now);
     }
 
@@ -339,6 +341,7 @@ impl Controller {
                 admitted + Cost::from_nanos(since(cell::SHED_COST + level))
             }),
             completed: Cost::from_nanos(since(cell::COMPLETED_COST)),
+            worked: Cost::from_nanos(since(cell::WORKED)),
             inflight: counts.inflight_cost(),
         };
         self.attempts.record_counts(core::array::from_fn(|i| since(cell::ATTEMPTS + i)), now);

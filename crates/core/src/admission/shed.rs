@@ -23,6 +23,11 @@
 //! but only what was let in, and can only raise it. As the correction is positive then, it does, by
 //! up to half per time constant, until work is waiting again or nothing is refused.
 //!
+//! Offered work can only be estimated, while work done is measured, and the two need not agree. So
+//! what gets done is measured in true cost, where a busy CPU does one second per second whatever
+//! the luck of the draw, and translated by what requests turned out to cost over what was estimated
+//! for them, over a longer time.
+//!
 //! **What fits is not shed.** Bad luck makes queues, too. As long as the levels from the top down
 //! to some level ask for less than the capacity, none of them is cut to make a queue shorter: it
 //! will get shorter by itself.
@@ -55,6 +60,8 @@ const GAIN: (f64, f64) = (0.05, 1.5);
 const PROPORTIONAL: f64 = 0.5;
 /// Work counts as waiting from this share of the lowest threshold on.
 const BUSY_FROM: f64 = 0.5;
+/// Estimates that are further off than this are no estimates.
+const BIAS_MAX: f64 = 64.0;
 /// Levels fit if they leave this share of the capacity free for every set point's worth of work
 /// that waits, so that the queue goes away in good time whatever its length…
 const ROOM: f64 = 0.05;
@@ -81,6 +88,8 @@ pub struct ShedConfig {
     pub offered_tau_shedding: Duration,
     /// What gets done is averaged over this long. Default 500 ms.
     pub capacity_tau: Duration,
+    /// The error of the estimates is averaged over this long. Default 5 s.
+    pub bias_tau: Duration,
     /// How soon utilization should be back at its set point. Has to be some ticks long. Default
     /// 50 ms.
     pub horizon: Duration,
@@ -97,6 +106,7 @@ impl Default for ShedConfig {
             offered_tau: Duration::from_millis(200),
             offered_tau_shedding: Duration::from_millis(100),
             capacity_tau: Duration::from_millis(500),
+            bias_tau: Duration::from_secs(5),
             horizon: Duration::from_millis(50),
             floor: Ratio::percent(1),
         }
@@ -146,8 +156,10 @@ pub struct Facts {
     pub reading: Reading,
     /// Estimated cost of what came as far as this decision, by criticality, lowest first.
     pub offered: [Cost; LEVELS],
-    /// Estimated cost of what was done.
+    /// Estimated cost of the requests that were done.
     pub completed: Cost,
+    /// What they did cost; as estimated, where nobody measures.
+    pub worked: Cost,
     /// Estimated cost of what is in flight now.
     pub inflight: Cost,
 }
@@ -182,7 +194,10 @@ pub struct Shedder {
     config: ShedConfig,
     offered: [Rate; LEVELS],
     offered_lately: [Rate; LEVELS],
+    /// Work done per second.
     done: Rate,
+    /// Estimated and true cost of what was done.
+    bias: [Rate; 2],
     /// Work done per second of the busy clock.
     done_busy: Rate,
     /// Runs only while work is waiting; starts at zero.
@@ -204,6 +219,7 @@ impl Shedder {
             offered: core::array::from_fn(|_| Rate::new(config.offered_tau, now)),
             offered_lately: core::array::from_fn(|_| Rate::new(config.offered_tau_shedding, now)),
             done: Rate::new(config.capacity_tau, now),
+            bias: core::array::from_fn(|_| Rate::new(config.bias_tau, now)),
             done_busy: Rate::new(config.capacity_tau, Timestamp::ZERO),
             config,
             busy_clock: Timestamp::ZERO,
@@ -228,7 +244,10 @@ impl Shedder {
             self.offered[level].add_since_last(cost, now);
             self.offered_lately[level].add_since_last(cost, now);
         }
-        self.done.add_since_last(facts.completed.as_nanos() as f64, now);
+        self.done.add_since_last(facts.worked.as_nanos() as f64, now);
+        for (rate, cost) in self.bias.iter_mut().zip([facts.completed, facts.worked]) {
+            rate.add_since_last(cost.as_nanos() as f64, now);
+        }
         let rates = if self.armed[0] { &mut self.offered_lately } else { &mut self.offered };
         let offered: [f64; LEVELS] = core::array::from_fn(|i| rates[i].per_second(now));
         let total: f64 = offered.iter().sum();
@@ -238,7 +257,7 @@ impl Shedder {
             *armed |= utilization >= threshold;
         }
         let set_point = self.config.thresholds[self.cut];
-        let capacity = self.capacity(facts, now);
+        let capacity = self.capacity(facts, now) / self.bias(now);
         let shares = if self.armed[0] {
             let wanted = capacity * self.gain(facts, capacity, set_point);
             let floor = total * self.config.floor.get();
@@ -270,7 +289,7 @@ impl Shedder {
         let elapsed = now.since(core::mem::replace(&mut self.last, now));
         if busy && was_busy {
             self.busy_clock += elapsed;
-            self.done_busy.add_since_last(facts.completed.as_nanos() as f64, self.busy_clock);
+            self.done_busy.add_since_last(facts.worked.as_nanos() as f64, self.busy_clock);
         }
         // A tenth of the time constant is some ticks, and as early as the rate reads right.
         if self.busy_clock < Timestamp::ZERO + self.config.capacity_tau / 10 {
@@ -278,6 +297,13 @@ impl Shedder {
         }
         let capacity = self.done_busy.per_second(self.busy_clock);
         if busy { capacity } else { capacity.max(done) }
+    }
+
+    /// True cost over estimated cost.
+    fn bias(&mut self, now: Timestamp) -> f64 {
+        let [estimated, worked] = &mut self.bias;
+        let ratio = worked.per_second(now) / estimated.per_second(now);
+        if ratio.is_finite() { ratio.clamp(1.0 / BIAS_MAX, BIAS_MAX) } else { 1.0 }
     }
 
     /// What to multiply the capacity by so that utilization comes to its set point.

@@ -48,6 +48,7 @@ fn hold(
             reading: reading(utilization),
             offered: offered.map(cost),
             completed: cost(done),
+            worked: cost(done),
             inflight: Cost::from_millis(40),
         };
         plan = Some(shedder.tick(&facts, *now));
