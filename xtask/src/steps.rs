@@ -72,10 +72,9 @@ const STEPS: &[Step] = &[
         about: "gates are right under every interleaving of threads",
         next: "run the command above with LOOM_LOG=trace and the name of the test",
         check: || {
-            // Unoptimised, loom takes minutes.
             let mut loom = cargo(
                 "nextest run -p tidegate-core --features loom --test interleavings \
-                 --cargo-profile release",
+                 --cargo-profile interleavings",
             );
             // Nearly every known race needs two preemptions; each one more multiplies the time.
             default_env(&mut loom, "LOOM_MAX_PREEMPTIONS", "3");
