@@ -58,7 +58,7 @@ const STEPS: &[Step] = &[
         name: "test",
         about: "tests pass",
         next: "cargo nextest run NAME runs one; a property test prints the input that breaks it \
-               and writes its seed to proptest-regressions, which is to be committed",
+               and writes its seed to a proptest-regressions file, which is to be committed",
         check: || execute(&mut cargo("nextest run --workspace")),
     },
     Step {
