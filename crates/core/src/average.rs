@@ -215,7 +215,9 @@ mod tests {
     proptest! {
         /// How often a lasting value is sampled does not change where the average goes.
         #[test]
-        fn the_number_of_samples_does_not_matter(steps in proptest::collection::vec(1_u64..500, 1..50)) {
+        fn the_number_of_samples_does_not_matter(
+            steps in proptest::collection::vec(1_u64..500, 1..50),
+        ) {
             let total: u64 = steps.iter().sum();
             let mut often = Average::starting_at(TAU, 0.0, Timestamp::ZERO);
             let mut now = Timestamp::ZERO;

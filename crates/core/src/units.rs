@@ -5,9 +5,9 @@
 //! noticing. So nonsense is turned away where it enters: constructors refuse what is not a number,
 //! and arithmetic stops at the ends of its range instead of wrapping.
 //!
-//! Times, costs and rates are whole nanoseconds in a `u64` (584 years); shares are whole billionths.
-//! Integers add up the same in every order and on every machine, which is what makes budgets exact
-//! and traces repeatable.
+//! Times, costs and rates are whole nanoseconds in a `u64` (584 years); shares are whole
+//! billionths. Integers add up the same in every order and on every machine, which is what makes
+//! budgets exact and traces repeatable.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub, SubAssign};
