@@ -1,0 +1,303 @@
+//! The backend with the fewest requests under way, in turn among equals.
+//!
+//! ```text
+//! load  = active requests of this client + its recent errors there
+//! level = load x 16 / step          step: the slow-start share in sixteenths, 16 when warm
+//! ```
+//!
+//! The pick is the lowest level, and among equals the one whose last turn is longest ago. Counting
+//! recent errors as active requests keeps a task that fails fast from looking idle and drawing all
+//! traffic; as errors are forgotten it is tried again, and if it has recovered it is back at once.
+//!
+//! A cold backend's load counts as larger, and after each turn it is put back so far in the queue
+//! that among equals it gets `step/16` of a full share: a client whose backends are all idle would
+//! otherwise notice no difference between a load of none and none.
+//!
+//! Backends stand in a heap by (level, turn): a pick, a start, a completion and a forgotten error
+//! each cost O(log n). A bitmap or a list per level would make that O(1), and a cold backend's
+//! fractional level would have no place in it.
+//!
+//! What it cannot see: how fast a backend is, and what other clients send it. In large services
+//! the most loaded task still uses twice the CPU of the least loaded; see
+//! [`Weighted`](super::Weighted).
+
+use super::errors::{MEMORY, RecentErrors};
+use super::heap::Heap;
+use super::roster::Roster;
+use super::slow_start::{STEPS, SlowStart};
+use super::{BackendId, Join, Outcome, Pick, PickReason, Standing};
+use crate::units::Timestamp;
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+/// How least-loaded counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeastLoadedConfig {
+    /// How long an error counts as an active request: 5 s. Zero counts none, which invites
+    /// sinkholes. A task that fails everything gets about as many requests in this time as the
+    /// others have active ones.
+    pub error_memory: Duration,
+    /// How cold backends ramp up.
+    pub slow_start: SlowStart,
+}
+
+impl Default for LeastLoadedConfig {
+    fn default() -> Self {
+        Self { error_memory: MEMORY, slow_start: SlowStart::default() }
+    }
+}
+
+/// Least-loaded round robin.
+#[derive(Debug, Clone)]
+pub struct LeastLoaded {
+    slow_start: SlowStart,
+    roster: Roster,
+    errors: RecentErrors,
+    /// Those that serve, by level and turn.
+    queue: Heap<(u64, u64)>,
+    turns: u64,
+    /// Those that still ramp up, and when to look at them again.
+    cold: BTreeSet<BackendId>,
+    next_ramp: Timestamp,
+    /// The latest time seen: a clock that steps back stands still here.
+    now: Timestamp,
+}
+
+impl LeastLoaded {
+    /// A policy without backends.
+    pub fn new(config: LeastLoadedConfig) -> Self {
+        Self {
+            slow_start: config.slow_start,
+            roster: Roster::new(BackendId::LIMIT as usize),
+            errors: RecentErrors::new(config.error_memory),
+            queue: Heap::new(),
+            turns: 0,
+            cold: BTreeSet::new(),
+            next_ramp: Timestamp::ZERO,
+            now: Timestamp::ZERO,
+        }
+    }
+
+    /// `id` joins, or comes back. Whether it is in now: not if its number is too large.
+    pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
+        self.advance(now);
+        let known = self.roster.serves(id);
+        if !self.roster.join(id, join, self.now) {
+            return false;
+        }
+        if join == Join::Cold && self.cold.insert(id) {
+            self.next_ramp = self.next_ramp.min(self.now + self.ramp_tick());
+        }
+        if known {
+            self.rekey(id);
+        } else {
+            self.take_turn(id);
+        }
+        true
+    }
+
+    /// `id` asks for no new requests. Whether it is in the set.
+    pub fn lame_duck(&mut self, id: BackendId) -> bool {
+        self.queue.remove(id);
+        self.roster.lame_duck(id)
+    }
+
+    /// `id` is gone. Whether it was in the set.
+    pub fn remove(&mut self, id: BackendId) -> bool {
+        self.queue.remove(id);
+        self.roster.leave(id)
+    }
+
+    /// The least loaded backend.
+    pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
+        self.advance(now);
+        let Some((_, backend)) = self.queue.top() else { return self.roster.pick_lame() };
+        self.take_turn(backend);
+        Some(Pick { backend, reason: PickReason::LeastLoaded })
+    }
+
+    /// An attempt on `id` begins.
+    pub fn on_start(&mut self, id: BackendId, now: Timestamp) {
+        self.advance(now);
+        self.roster.on_start(id);
+        self.rekey(id);
+    }
+
+    /// An attempt on `id` has ended.
+    pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
+        self.advance(now);
+        self.roster.on_complete(id);
+        if outcome == Outcome::Failure && self.roster.standing(id) != Standing::Absent {
+            self.errors.record(id);
+        }
+        self.rekey(id);
+    }
+
+    /// Whether `id` takes requests.
+    pub fn standing(&self, id: BackendId) -> Standing {
+        self.roster.standing(id)
+    }
+
+    /// Attempts on `id` that have begun and not ended.
+    pub fn active(&self, id: BackendId) -> u32 {
+        self.roster.active(id)
+    }
+
+    /// Errors of `id` that count as active requests, as of the last call that had a time.
+    pub fn recent_errors(&self, id: BackendId) -> u32 {
+        self.errors.count(id)
+    }
+
+    /// Brings what time changes up to date: errors that are forgotten, ramps that go on.
+    fn advance(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+        while let Some(id) = self.errors.forget_next(self.now) {
+            self.rekey(id);
+        }
+        if self.cold.is_empty() {
+            // Whoever joins next sets the time.
+            self.next_ramp = Timestamp::MAX;
+        } else if self.now >= self.next_ramp {
+            self.next_ramp = self.now + self.ramp_tick();
+            let mut cold = core::mem::take(&mut self.cold);
+            cold.retain(|&id| {
+                let ramping = self.step(id) < STEPS;
+                if !ramping {
+                    self.roster.warm(id);
+                }
+                self.rekey(id);
+                ramping
+            });
+            self.cold = cold;
+        }
+    }
+
+    fn ramp_tick(&self) -> Duration {
+        self.slow_start.window / STEPS
+    }
+
+    fn step(&self, id: BackendId) -> u32 {
+        self.slow_start.step(self.roster.cold_since(id), self.now)
+    }
+
+    fn level(&self, id: BackendId) -> u64 {
+        let load = u64::from(self.roster.active(id)) + u64::from(self.errors.count(id));
+        load * u64::from(STEPS) / u64::from(self.step(id))
+    }
+
+    /// Its load has changed, its turn has not.
+    fn rekey(&mut self, id: BackendId) {
+        if let Some((_, turn)) = self.queue.key(id) {
+            self.queue.set(id, (self.level(id), turn));
+        }
+    }
+
+    /// To the end of the queue of its level; a cold backend so much further that the others have
+    /// `16/step` turns until its next.
+    fn take_turn(&mut self, id: BackendId) {
+        self.turns += 1;
+        let others = self.roster.serving().len() as u64;
+        let step = u64::from(self.step(id));
+        let further = (u64::from(STEPS) - step) * others / step;
+        self.queue.set(id, (self.level(id), self.turns.saturating_add(further)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warm(backends: u32) -> LeastLoaded {
+        let mut policy = LeastLoaded::new(LeastLoadedConfig::default());
+        for id in 0..backends {
+            policy.add(BackendId(id), Join::Warm, Timestamp::ZERO);
+        }
+        policy
+    }
+
+    fn send(policy: &mut LeastLoaded, now: Timestamp) -> u32 {
+        let id = policy.pick(now).unwrap().backend;
+        policy.on_start(id, now);
+        id.0
+    }
+
+    /// The worked example of the SRE book, chapter 20.
+    #[test]
+    fn the_books_ten_tasks() {
+        let mut policy = warm(10);
+        let now = Timestamp::ZERO;
+        for (id, active) in [2, 1, 0, 0, 1, 0, 2, 0, 0, 1].into_iter().enumerate() {
+            for _ in 0..active {
+                policy.on_start(BackendId(id as u32), now);
+            }
+        }
+        assert_eq!(send(&mut policy, now), 2);
+        assert_eq!([(); 4].map(|()| send(&mut policy, now)), [3, 5, 7, 8]);
+        let table: Vec<u32> = (0..10).map(|id| policy.active(BackendId(id))).collect();
+        assert_eq!(table, [2, 1, 1, 1, 1, 1, 2, 1, 1, 1]);
+        policy.on_complete(BackendId(4), Outcome::Success, now);
+        assert_eq!(send(&mut policy, now), 4);
+        // All but t0 and t6, each once, those first whose turn is longest ago.
+        let next = [(); 8].map(|()| send(&mut policy, now));
+        assert_eq!(next, [1, 9, 2, 3, 5, 7, 8, 4]);
+    }
+
+    #[test]
+    fn an_error_counts_as_a_request_for_five_seconds() {
+        let mut policy = warm(2);
+        let failed = send(&mut policy, Timestamp::ZERO);
+        policy.on_complete(BackendId(failed), Outcome::Failure, Timestamp::ZERO);
+        assert_eq!(failed, 0);
+        for ms in (0..4_990).step_by(10) {
+            let now = Timestamp::from_millis(ms);
+            assert_eq!(send(&mut policy, now), 1, "at {ms} ms");
+            policy.on_complete(BackendId(1), Outcome::Success, now);
+        }
+        assert_eq!(send(&mut policy, Timestamp::from_secs(5)), 0);
+        // What the caller gave up says nothing.
+        policy.on_complete(BackendId(0), Outcome::Ignored, Timestamp::from_secs(5));
+        assert_eq!(policy.recent_errors(BackendId(0)), 0);
+    }
+
+    /// One request at a time over ten backends, one of which is cold: its share of the requests
+    /// follows the ramp, though no load is ever seen.
+    #[test]
+    fn a_cold_backend_of_an_idle_client_gets_its_ramp() {
+        let mut policy = warm(9);
+        policy.add(BackendId(9), Join::Cold, Timestamp::ZERO);
+        for (secs, step) in [(0, 2), (15, 9), (31, 16)] {
+            let now = Timestamp::from_secs(secs);
+            let mut cold = 0;
+            for _ in 0..1_600 {
+                let id = send(&mut policy, now);
+                cold += u32::from(id == 9);
+                policy.on_complete(BackendId(id), Outcome::Success, now);
+            }
+            // A full share is 160.
+            assert!(cold.abs_diff(10 * step) <= 10, "{cold} at {secs} s");
+        }
+    }
+
+    /// Requests pile up everywhere: the cold one holds its part of what a warm one holds.
+    #[test]
+    fn a_cold_backend_of_a_busy_client_holds_few() {
+        let mut policy = warm(9);
+        policy.add(BackendId(9), Join::Cold, Timestamp::ZERO);
+        for _ in 0..9 * 40 {
+            send(&mut policy, Timestamp::ZERO);
+        }
+        let (warm, cold) = (policy.active(BackendId(0)), policy.active(BackendId(9)));
+        assert!((39..=40).contains(&warm) && (4..=6).contains(&cold), "{warm} {cold}");
+    }
+
+    #[test]
+    fn a_fleet_that_is_cold_together_is_not_held_back() {
+        let mut policy = LeastLoaded::new(LeastLoadedConfig::default());
+        for id in 0..4 {
+            policy.add(BackendId(id), Join::Cold, Timestamp::ZERO);
+        }
+        let order = [(); 8].map(|()| send(&mut policy, Timestamp::ZERO));
+        assert_eq!(order, [0, 1, 2, 3, 0, 1, 2, 3]);
+    }
+}

@@ -1,0 +1,196 @@
+//! Any of the policies, behind one surface.
+
+use super::{
+    BackendId, Join, LeastLoaded, LoadReport, Outcome, Pick, PickGate, Prequal, Probes, ReportFate,
+    RoundRobin, Standing, Weighted,
+};
+use crate::rng::Rng;
+use crate::units::Timestamp;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// A balancing policy. Shells feed every fact they have; each policy uses what it can.
+///
+/// ```
+/// use tidegate_core::balance::{BackendId, Join, LeastLoaded, Outcome, Policy};
+/// use tidegate_core::{Timestamp, rng::SeededRng};
+///
+/// let mut policy = Policy::from(LeastLoaded::new(Default::default()));
+/// let (now, mut rng) = (Timestamp::ZERO, SeededRng::new(1));
+/// for id in 0..3 {
+///     policy.add(BackendId(id), Join::Warm, now);
+/// }
+/// let pick = policy.pick(now, &mut rng).unwrap();
+/// policy.on_start(pick.backend, now);
+/// // … the request is sent, and answered …
+/// policy.on_complete(pick.backend, Outcome::Success, now);
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Policy {
+    /// Each in turn.
+    RoundRobin(RoundRobin),
+    /// The fewest active requests.
+    LeastLoaded(LeastLoaded),
+    /// In proportion to reported capability. Boxed, as it is by far the largest.
+    Weighted(Box<Weighted>),
+    /// By probes of requests in flight and latency.
+    Prequal(Box<Prequal>),
+}
+
+impl From<RoundRobin> for Policy {
+    fn from(policy: RoundRobin) -> Self {
+        Self::RoundRobin(policy)
+    }
+}
+
+impl From<LeastLoaded> for Policy {
+    fn from(policy: LeastLoaded) -> Self {
+        Self::LeastLoaded(policy)
+    }
+}
+
+impl From<Weighted> for Policy {
+    fn from(policy: Weighted) -> Self {
+        Self::Weighted(Box::new(policy))
+    }
+}
+
+impl From<Prequal> for Policy {
+    fn from(policy: Prequal) -> Self {
+        Self::Prequal(Box::new(policy))
+    }
+}
+
+impl Policy {
+    /// `id` joins or comes back; a backend that serves already and joins cold has been restarted.
+    /// Whether it is in now: not if its number is too large or the set is full.
+    pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
+        match self {
+            Self::RoundRobin(p) => p.add(id, join, now),
+            Self::LeastLoaded(p) => p.add(id, join, now),
+            Self::Weighted(p) => p.add(id, join, now),
+            Self::Prequal(p) => p.add(id, join, now),
+        }
+    }
+
+    /// `id` asks for no new requests and is out at once. Whether it is in the set.
+    pub fn lame_duck(&mut self, id: BackendId, now: Timestamp) -> bool {
+        match self {
+            Self::RoundRobin(p) => p.lame_duck(id),
+            Self::LeastLoaded(p) => p.lame_duck(id),
+            Self::Weighted(p) => p.lame_duck(id, now),
+            Self::Prequal(p) => p.lame_duck(id),
+        }
+    }
+
+    /// `id` is gone. Whether it was in the set.
+    pub fn remove(&mut self, id: BackendId, now: Timestamp) -> bool {
+        match self {
+            Self::RoundRobin(p) => p.remove(id),
+            Self::LeastLoaded(p) => p.remove(id),
+            Self::Weighted(p) => p.remove(id, now),
+            Self::Prequal(p) => p.remove(id),
+        }
+    }
+
+    /// The backend for an attempt, and why; nothing if the set is empty.
+    pub fn pick(&mut self, now: Timestamp, rng: &mut impl Rng) -> Option<Pick> {
+        match self {
+            Self::RoundRobin(p) => p.pick(),
+            Self::LeastLoaded(p) => p.pick(now),
+            Self::Weighted(p) => p.pick(now),
+            Self::Prequal(p) => p.pick(now, rng),
+        }
+    }
+
+    /// The gate where threads pick without this policy's owner, if it has one.
+    pub fn gate(&self) -> Option<Arc<PickGate>> {
+        match self {
+            Self::RoundRobin(p) => Some(p.gate()),
+            Self::Weighted(p) => Some(p.gate()),
+            Self::LeastLoaded(_) | Self::Prequal(_) => None,
+        }
+    }
+
+    /// An attempt on `id` begins.
+    pub fn on_start(&mut self, id: BackendId, now: Timestamp) {
+        match self {
+            Self::RoundRobin(p) => p.on_start(id),
+            Self::LeastLoaded(p) => p.on_start(id, now),
+            Self::Weighted(p) => p.on_start(id),
+            Self::Prequal(p) => p.on_start(id),
+        }
+    }
+
+    /// An attempt on `id` has ended. To be called once for each start, also for backends that have
+    /// left since.
+    pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
+        match self {
+            Self::RoundRobin(p) => p.on_complete(id, outcome),
+            Self::LeastLoaded(p) => p.on_complete(id, outcome, now),
+            Self::Weighted(p) => p.on_complete(id, outcome, now),
+            Self::Prequal(p) => p.on_complete(id, outcome, now),
+        }
+    }
+
+    /// `id` reports its load.
+    pub fn on_report(&mut self, id: BackendId, report: &LoadReport, now: Timestamp) -> ReportFate {
+        match self {
+            Self::Weighted(p) => p.on_report(id, report, now),
+            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Prequal(_) => ReportFate::Unused,
+        }
+    }
+
+    /// Whom to probe along with a request; nothing for policies that do not probe.
+    pub fn probes_wanted(&mut self, rng: &mut impl Rng) -> Option<Probes> {
+        match self {
+            Self::Prequal(p) => Some(p.probes_wanted(rng)),
+            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Weighted(_) => None,
+        }
+    }
+
+    /// A probe of `id` was answered. Whether that is of use.
+    pub fn on_probe(&mut self, id: BackendId, rif: u32, latency: Duration, now: Timestamp) -> bool {
+        match self {
+            Self::Prequal(p) => p.on_probe(id, rif, latency, now),
+            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Weighted(_) => false,
+        }
+    }
+
+    /// When [`Policy::on_deadline`] wants to be called next, if at all. Owners who pick through the
+    /// policy itself need not: a pick does what is due.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        match self {
+            Self::Weighted(p) => Some(p.next_deadline()),
+            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Prequal(_) => None,
+        }
+    }
+
+    /// Does what is due, for those who pick at the gate.
+    pub fn on_deadline(&mut self, now: Timestamp) {
+        if let Self::Weighted(p) = self {
+            p.on_deadline(now);
+        }
+    }
+
+    /// Whether `id` takes requests.
+    pub fn standing(&self, id: BackendId) -> Standing {
+        match self {
+            Self::RoundRobin(p) => p.standing(id),
+            Self::LeastLoaded(p) => p.standing(id),
+            Self::Weighted(p) => p.standing(id),
+            Self::Prequal(p) => p.standing(id),
+        }
+    }
+
+    /// Attempts on `id` that have begun and not ended.
+    pub fn active(&self, id: BackendId) -> u32 {
+        match self {
+            Self::RoundRobin(p) => p.active(id),
+            Self::LeastLoaded(p) => p.active(id),
+            Self::Weighted(p) => p.active(id),
+            Self::Prequal(p) => p.active(id),
+        }
+    }
+}

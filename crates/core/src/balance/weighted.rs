@@ -1,0 +1,312 @@
+//! Turns in proportion to what each backend can do.
+//!
+//! Backends report how many requests they do, how many fail and how utilized they are
+//! ([`LoadReport`]); from that follows what each could do at full utilization, its weight. A fast
+//! machine, or one without a noisy neighbour, has a larger one and gets more, until all are equally
+//! utilized.
+//!
+//! Once per update period, and at once when a backend goes, the controller works out an order of
+//! picks and publishes it to its [`PickGate`]. What a backend gets follows from
+//!
+//! ```text
+//! weight            as reported, if reports have been coming for the blackout and have not expired
+//!                   else the mean of the others; with fewer than two usable weights all are equal
+//! kept within       median / ratio ..= median x ratio
+//! x slow start      the share of a cold backend
+//! x success         successes/attempts lately, as this client saw them; a twentieth at the least
+//! ```
+//!
+//! The last two lines are there because a report is the backend's own view. A task with broken
+//! counters can claim a utilization of next to nothing; the median bounds what that draws. A task
+//! that fails everything at once reports a weight of about its rate, which in an overload is more
+//! than the others' rate over utilization: the more it gets, the more it weighs. One that cannot be
+//! reached reports nothing and keeps its weight until that expires. What this client sees for itself
+//! settles both, and the twentieth that is left finds out when the task has recovered.
+
+use super::gate::PickGate;
+use super::roster::Roster;
+use super::schedule::{self, Scheduler};
+use super::slow_start::SlowStart;
+use super::weight::{LoadReport, ReportFate, ReportedWeight};
+use super::{BackendId, Join, Outcome, Pick, PickReason, Standing, errors};
+use crate::units::{InvalidNumber, Timestamp};
+use crate::window::Window;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// The least that failures leave of a weight: enough to notice a recovery, little enough that a
+/// task of mean weight among ten costs half a percent of the requests.
+const SUCCESS_MIN: f64 = 0.05;
+
+/// How weighted round robin weighs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct WeightedConfig {
+    /// How many backends there can be: sizes the gate, 64 bytes for each.
+    pub backends_max: usize,
+    /// How long reports have to have been coming before they count: 10 s. The first reports of a
+    /// task tell of its start, not of its work.
+    pub blackout: Duration,
+    /// How old the last report may be: 3 minutes.
+    pub expiry: Duration,
+    /// How often weights turn into a new order: 1 s. More often follows noise; less often lets
+    /// utilizations drift apart.
+    pub update_period: Duration,
+    /// How much utilization a share of failures of 1 counts as: 1.
+    pub error_penalty: f64,
+    /// How many times larger or smaller than the median a weight may be: 10. Machines of one
+    /// service differ less than that; reports that differ more are wrong.
+    pub ratio_max: f64,
+    /// How long successes and failures seen by this client count: 5 s. Zero leaves them out.
+    pub outcome_memory: Duration,
+    /// How cold backends ramp up.
+    pub slow_start: SlowStart,
+}
+
+impl Default for WeightedConfig {
+    fn default() -> Self {
+        Self {
+            backends_max: 1_024,
+            blackout: Duration::from_secs(10),
+            expiry: Duration::from_secs(180),
+            update_period: Duration::from_secs(1),
+            error_penalty: 1.0,
+            ratio_max: 10.0,
+            outcome_memory: errors::MEMORY,
+            slow_start: SlowStart::default(),
+        }
+    }
+}
+
+/// What is known about one backend.
+#[derive(Debug)]
+struct Record {
+    reported: ReportedWeight,
+    /// Successes and failures.
+    outcomes: Window<[u64; 2]>,
+}
+
+/// Weighted round robin.
+#[derive(Debug)]
+pub struct Weighted {
+    config: WeightedConfig,
+    roster: Roster,
+    /// By number; set for those that are or were in the set.
+    records: Vec<Option<Record>>,
+    reports_dropped: u64,
+    scheduler: Scheduler,
+    weights: Vec<(BackendId, f64)>,
+    next_update: Timestamp,
+    gate: Arc<PickGate>,
+}
+
+impl Weighted {
+    /// A policy without backends.
+    pub fn new(config: WeightedConfig) -> Result<Self, InvalidNumber> {
+        let WeightedConfig { error_penalty: penalty, ratio_max: ratio, .. } = config;
+        if !(0.0..=1_000.0).contains(&penalty) {
+            return Err(InvalidNumber::new(
+                "the penalty for errors",
+                "between 0 and 1000",
+                penalty,
+            ));
+        }
+        if !(1.0..=1e6).contains(&ratio) {
+            return Err(InvalidNumber::new("the ratio of weights", "between 1 and 1e6", ratio));
+        }
+        let backends_max = config.backends_max.min(BackendId::LIMIT as usize);
+        Ok(Self {
+            config,
+            roster: Roster::new(backends_max),
+            records: Vec::new(),
+            reports_dropped: 0,
+            scheduler: Scheduler::default(),
+            weights: Vec::new(),
+            next_update: Timestamp::ZERO,
+            gate: Arc::new(PickGate::new(schedule::length_max(backends_max))),
+        })
+    }
+
+    /// Where threads pick. Call [`Weighted::on_deadline`] when it is due to keep it fresh.
+    pub fn gate(&self) -> Arc<PickGate> {
+        Arc::clone(&self.gate)
+    }
+
+    /// `id` joins, or comes back, and what was known about it no longer counts. It gets requests
+    /// from the next pick or deadline on. Whether it is in now: not if there are too many.
+    pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
+        let known = self.roster.serves(id);
+        if !self.roster.join(id, join, now) {
+            return false;
+        }
+        if !known || join == Join::Cold {
+            if self.records.len() <= id.index() {
+                self.records.resize_with(id.index() + 1, || None);
+            }
+            self.records[id.index()] = Some(Record {
+                reported: ReportedWeight::default(),
+                outcomes: Window::new(self.config.outcome_memory, 8),
+            });
+            // Due at once, and only once however many join together.
+            self.next_update = Timestamp::ZERO;
+        }
+        true
+    }
+
+    /// `id` asks for no new requests. Whether it is in the set.
+    pub fn lame_duck(&mut self, id: BackendId, now: Timestamp) -> bool {
+        let known = self.roster.lame_duck(id);
+        self.update(now);
+        known
+    }
+
+    /// `id` is gone. Whether it was in the set.
+    pub fn remove(&mut self, id: BackendId, now: Timestamp) -> bool {
+        let known = self.roster.leave(id);
+        self.update(now);
+        known
+    }
+
+    /// The backend whose turn it is. For a single owner: what is due is done first.
+    pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
+        self.on_deadline(now);
+        self.gate.pick()
+    }
+
+    /// An attempt on `id` begins.
+    pub fn on_start(&mut self, id: BackendId) {
+        self.roster.on_start(id);
+    }
+
+    /// An attempt on `id` has ended.
+    pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
+        self.roster.on_complete(id);
+        let seen = match outcome {
+            Outcome::Success => [1, 0],
+            Outcome::Failure => [0, 1],
+            Outcome::Ignored => return,
+        };
+        if let Some(record) = self.record(id) {
+            record.outcomes.add(seen, now);
+        }
+    }
+
+    /// `id` reports its load.
+    pub fn on_report(&mut self, id: BackendId, report: &LoadReport, now: Timestamp) -> ReportFate {
+        if self.roster.standing(id) == Standing::Absent {
+            return ReportFate::Unused;
+        }
+        let WeightedConfig { error_penalty, expiry, .. } = self.config;
+        let fate = self.record(id).map_or(ReportFate::Unused, |record| {
+            record.reported.on_report(report, error_penalty, expiry, now)
+        });
+        self.reports_dropped += u64::from(fate == ReportFate::Invalid);
+        fate
+    }
+
+    /// How many reports were dropped for a number that makes no sense.
+    pub fn reports_dropped(&self) -> u64 {
+        self.reports_dropped
+    }
+
+    /// When [`Weighted::on_deadline`] wants to be called next.
+    pub fn next_deadline(&self) -> Timestamp {
+        self.next_update
+    }
+
+    /// Publishes a new order, if one is due.
+    pub fn on_deadline(&mut self, now: Timestamp) {
+        if now >= self.next_update {
+            self.update(now);
+        }
+    }
+
+    /// Whether `id` takes requests.
+    pub fn standing(&self, id: BackendId) -> Standing {
+        self.roster.standing(id)
+    }
+
+    /// Attempts on `id` that have begun and not ended.
+    pub fn active(&self, id: BackendId) -> u32 {
+        self.roster.active(id)
+    }
+
+    /// The backends of the order now in force, each with its weight; the shares of picks are in
+    /// proportion. Empty when nobody serves.
+    pub fn weights(&self) -> &[(BackendId, f64)] {
+        &self.weights
+    }
+
+    fn record(&mut self, id: BackendId) -> Option<&mut Record> {
+        self.records.get_mut(id.index())?.as_mut()
+    }
+
+    fn update(&mut self, now: Timestamp) {
+        self.next_update = now + self.config.update_period;
+        if self.roster.serving().is_empty() {
+            self.weights.clear();
+            self.gate.publish(self.roster.lame(), PickReason::AllLameDuck);
+            return;
+        }
+        let reason = self.weigh(now);
+        self.gate.publish(self.scheduler.next(&self.weights), reason);
+    }
+
+    /// Brings `weights` up to date.
+    fn weigh(&mut self, now: Timestamp) -> PickReason {
+        let Self { config, roster, records, weights, .. } = self;
+        weights.clear();
+        let mut usable: Vec<f64> = Vec::new();
+        for &id in roster.serving() {
+            // Zero stands for "has none" until the mean is known; no usable weight is zero.
+            let record = records.get(id.index()).and_then(Option::as_ref);
+            let weight =
+                record.and_then(|r| r.reported.usable(config.blackout, config.expiry, now));
+            usable.extend(weight);
+            weights.push((id, weight.unwrap_or(0.0)));
+        }
+        let reason = if usable.len() < 2 {
+            for (_, weight) in weights.iter_mut() {
+                *weight = 1.0;
+            }
+            PickReason::TooFewWeights
+        } else {
+            settle(weights, &mut usable, config.ratio_max);
+            PickReason::Weighted
+        };
+        for (id, weight) in weights {
+            if let Some(start) = roster.cold_since(*id) {
+                *weight *= config.slow_start.share(now.since(start)).get();
+            }
+            if let Some(record) = records.get_mut(id.index()).and_then(Option::as_mut) {
+                *weight *= success(config.outcome_memory, record.outcomes.total(now));
+            }
+        }
+        reason
+    }
+}
+
+/// Keeps weights within bounds around the median, and gives those that have none the mean.
+fn settle(weights: &mut [(BackendId, f64)], usable: &mut [f64], ratio: f64) {
+    // The lower of the two in the middle: of two backends, the one that claims more is bounded.
+    let middle = (usable.len() - 1) / 2;
+    let (_, &mut median, _) = usable.select_nth_unstable_by(middle, f64::total_cmp);
+    let bounded = |weight: f64| weight.clamp(median / ratio, median * ratio);
+    let mean = usable.iter().map(|&w| bounded(w)).sum::<f64>() / usable.len() as f64;
+    for (_, weight) in weights {
+        *weight = if *weight > 0.0 { bounded(*weight) } else { mean };
+    }
+}
+
+/// The share of attempts that succeed. One success that was not seen is taken for granted, so that
+/// a first failure halves a weight and does not end it.
+fn success(memory: Duration, [successes, failures]: [u64; 2]) -> f64 {
+    if memory.is_zero() {
+        return 1.0;
+    }
+    let successes = successes as f64 + 1.0;
+    (successes / (successes + failures as f64)).max(SUCCESS_MIN)
+}
+
+#[cfg(test)]
+mod tests;
