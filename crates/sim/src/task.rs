@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use tidegate_core::admission::shed::{Plan, ShedConfig};
 use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request};
-use tidegate_core::attempts::AttemptConfig;
+use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::decision::{Rejection, SignalId};
 use tidegate_core::quota::QuotaConfig;
 use tidegate_core::rng::Rng;
@@ -126,7 +126,7 @@ impl Task {
             .unwrap_or(SignalId::COMBINED);
         Ok(Self {
             lane: gate.lane(),
-            controller: Controller::new(shed, AttemptConfig::default(), &gate, now),
+            controller: Controller::new(shed, AttemptsConfig::default(), &gate, now),
             signals,
             load: LoadAverage::new(config.load_tau, f64::from(config.cores), now)?,
             load_signal,

@@ -1,6 +1,8 @@
 //! The admission controller against machines of many kinds: it holds utilization at its target
 //! under any excess, neither swings nor starves, and sheds in the order of criticality.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fmt::Write as _;
 use std::time::Duration;
 use tidegate_core::Criticality;

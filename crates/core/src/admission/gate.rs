@@ -2,7 +2,7 @@
 
 use super::shed::{Facts, Plan, ShedConfig, Shedder};
 use super::{Decision, Permit, Request};
-use crate::attempts::{AttemptConfig, AttemptHistogram};
+use crate::attempts::{AttemptHistogram, AttemptsConfig};
 use crate::counters::{Counters, Writer};
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Cause, Reason, Rejection, SignalId};
@@ -317,7 +317,7 @@ impl Controller {
     /// For `gate`, from now on.
     pub fn new(
         shed: ShedConfig,
-        attempts: AttemptConfig,
+        attempts: AttemptsConfig,
         gate: &AdmissionGate,
         now: Timestamp,
     ) -> Self {

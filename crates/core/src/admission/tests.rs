@@ -2,7 +2,7 @@
 
 use super::shed::{Facts, Plan, ShedConfig, Shedder};
 use super::*;
-use crate::attempts::AttemptConfig;
+use crate::attempts::AttemptsConfig;
 use crate::decision::{Advice, Cause, Reason, SignalId};
 use crate::fleet::Limits;
 use crate::levels::Levels;
@@ -106,7 +106,7 @@ fn a_rejection_carries_the_signal_the_number_and_the_threshold() {
     let gate = gate();
     let mut now = Timestamp::ZERO;
     let mut controller =
-        Controller::new(ShedConfig::default(), AttemptConfig::default(), &gate, now);
+        Controller::new(ShedConfig::default(), AttemptsConfig::default(), &gate, now);
     let mut lane = gate.lane();
     let mut rng = SeededRng::new(1);
     let mut rejections = Vec::new();
@@ -183,7 +183,7 @@ fn many_retries_turn_the_advice() {
     let gate = gate();
     let mut now = Timestamp::ZERO;
     let mut controller =
-        Controller::new(ShedConfig::default(), AttemptConfig::default(), &gate, now);
+        Controller::new(ShedConfig::default(), AttemptsConfig::default(), &gate, now);
     let mut lane = gate.lane();
     let mut rng = SeededRng::new(1);
     let mut advice_after = |retries: u32, now: &mut Timestamp| {
@@ -334,7 +334,7 @@ proptest! {
         let gate = gate();
         let mut now = Timestamp::ZERO;
         let mut controller =
-            Controller::new(ShedConfig::default(), AttemptConfig::default(), &gate, now);
+            Controller::new(ShedConfig::default(), AttemptsConfig::default(), &gate, now);
         let mut lane = gate.lane();
         let mut rng = SeededRng::new(9);
         let mut permits = Vec::new();

@@ -13,7 +13,7 @@
 //! caller has told others so, no pick gives a backend that is not in the new table.
 
 use super::{BackendId, Pick, PickReason};
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 /// The length takes the low bits of the shape, the reason the high ones.
 const LENGTH_BITS: u32 = 24;
