@@ -16,15 +16,15 @@
 //! backends, 300 clients and subsets of 30, some backends have half as many clients as others have
 //! one and a half times.
 //!
-//! **Deterministic** subsets (of the SRE book): `backends / size` clients form a round, a round shuffles
-//! the list with its own number as the seed, and each of its clients takes one slice of it. A round
-//! gives every backend one connection. But one backend more makes another list, and nearly every
-//! connection moves.
+//! **Deterministic** subsets (of the SRE book): `backends / size` clients form a round, a round
+//! shuffles the list with its own number as the seed, and each of its clients takes one slice of
+//! it. A round gives every backend one connection. But one backend more makes another list, and
+//! most connections move: in the example, 6,200 to 8,100 of 9,000.
 //!
-//! **Rocksteadier** subsets (Ward, Wankadia and Guliani, *Reinventing Backend Subsetting at Google*, ACM
-//! Queue 20/5) keep nearly all of them. Backends and clients are cut into lots of ten. Each lot of
-//! clients looks at a table of its own, with one column for each lot of backends, shuffled within
-//! the column; the last column is filled up with gaps:
+//! **Rocksteadier** subsets (Ward, Wankadia and Guliani, *Reinventing Backend Subsetting at
+//! Google*, ACM Queue 20/5) keep nearly all of them. Backends and clients are cut into lots of ten.
+//! Each lot of clients looks at a table of its own, with one column for each lot of backends,
+//! shuffled within the column; the last column is filled up with gaps:
 //!
 //! ```text
 //!              column 0   column 2   column 1   column 3
@@ -34,13 +34,13 @@
 //! ...
 //! ```
 //!
-//! The columns stand in the order of the binary van der Corput sequence (0, 1/2, 1/4, 3/4, 1/8 ...), so
-//! that a new column comes between old ones and not always at the end. A client starts in its own
-//! row and takes what follows, left to right, then the next row, leaving out gaps. A
+//! The columns stand in the order of the binary van der Corput sequence (0, 1/2, 1/4, 3/4, 1/8
+//! ...), so that a new column comes between old ones and not always at the end. A client starts in
+//! its own row and takes what follows, left to right, then the next row, leaving out gaps. A
 //! backend that joins fills a gap: whoever passes over it takes it instead of the last one it had,
-//! and nobody else moves. As each row starts one table width after the other, a lot of
-//! clients covers the table evenly; as each lot starts at another column, again by van der
-//! Corput, so do lots together.
+//! and nobody else moves. As each row starts one table width after the other, a lot of clients
+//! covers the table evenly; as each lot starts at another column, again by van der Corput, so do
+//! lots together.
 //!
 //! Of the published algorithm the steps are known to us, not its code. Where they leave a choice
 //! (what exactly seeds a column's shuffle, where a lot's rows begin) this module decides, by the
@@ -72,8 +72,8 @@ pub enum SubsetPolicy {
 /// The backends of client number `client`: `size` distinct indexes below `backends`, or all of them
 /// if there are no more.
 ///
-/// Takes time and memory in proportion to `backends`. Worth doing when the list of backends changes, not for
-/// each request.
+/// Takes time and memory in proportion to `backends`. Worth doing when the list of backends
+/// changes, not for each request.
 ///
 /// ```
 /// use tidegate_core::subset::{SubsetPolicy, subset};
@@ -137,8 +137,8 @@ fn rocksteadier(client: u64, backends: u32, size: u32) -> Vec<u32> {
     chosen
 }
 
-/// The backends of a lot in the order in which a lot of clients sees them, gaps included. The number of
-/// backends has no part in it, or a newcomer would turn everything over.
+/// The backends of a lot in the order in which a lot of clients sees them, gaps included. The
+/// number of backends has no part in it, or a newcomer would turn everything over.
 fn shuffled_lot(client_lot: u64, backend_lot: u32) -> [u32; LOT as usize] {
     let mut lot =
         core::array::from_fn(|i| (backend_lot.saturating_mul(LOT)).saturating_add(i as u32));

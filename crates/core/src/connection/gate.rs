@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Room rises with criticality and both counts are common to all, so a level is refused only when
-//! every lower one would be as well. Refilled tokens go to the highest level first: a lower one gets any
-//! only once the reserve above it is whole again.
+//! every lower one would be as well. Refilled tokens go to the highest level first: a lower one
+//! gets any only once the reserve above it is whole again.
 //!
-//! The decision comes before the handshake, so nobody knows yet who is calling. Such a peer counts as
-//! the configured class. When the handshake has told, [`ConnectionGate::confirm`] looks
-//! again, and a peer that was overrated may have to go after all.
+//! The decision comes before the handshake, so nobody knows yet who is calling. Such a peer counts
+//! as the configured class. When the handshake has told, [`ConnectionGate::confirm`] looks again,
+//! and a peer that was overrated may have to go after all.
 //!
 //! Both counts are single atomics changed by compare and swap: racing threads cannot exceed a limit
 //! together. There is no order between the two. A thread that got a token and then finds
@@ -144,8 +144,8 @@ impl Refused {
 #[derive(Debug)]
 pub struct ConnectionGate {
     open: AtomicU64,
-    /// The time at which the bucket will be full again, in nanoseconds: each token taken puts it one
-    /// interval later.
+    /// The time at which the bucket will be full again, in nanoseconds: each token taken puts it
+    /// one interval later.
     full_at: AtomicU64,
     open_max: [AtomicU64; Criticality::COUNT],
     ahead_max: [AtomicU64; Criticality::COUNT],
@@ -183,8 +183,9 @@ impl ConnectionGate {
         Ok(())
     }
 
-    /// Whether to take a new connection, and if so counts it; [`ConnectionGate::release`] it when it
-    /// closes. `peer` is its criticality, if anything (an address, a port) tells before the handshake.
+    /// Whether to take a new connection, and if so counts it; [`ConnectionGate::release`] it when
+    /// it closes. `peer` is its criticality, if anything (an address, a port) tells before the
+    /// handshake.
     pub fn accept(&self, peer: Option<Criticality>, now: Timestamp) -> Result<(), Refused> {
         let criticality = peer.unwrap_or_else(|| self.unknown());
         let open_max = self.open_max[criticality.index()].load(Relaxed);
@@ -205,8 +206,8 @@ impl ConnectionGate {
         Ok(())
     }
 
-    /// The handshake has told that the peer of an accepted connection is `criticality`. Refused means that it would
-    /// stand in the room of others: close it, and release it like any other.
+    /// The handshake has told that the peer of an accepted connection is `criticality`. Refused
+    /// means that it would stand in the room of others: close it, and release it like any other.
     pub fn confirm(&self, criticality: Criticality) -> Result<(), Refused> {
         if self.open.load(Relaxed) > self.open_max[criticality.index()].load(Relaxed) {
             return Err(Refused::new(ConnectionLimit::Open, criticality));

@@ -4,8 +4,8 @@
 //! idle clients that each ask every five seconds are 2,000 questions a second, more than
 //! many active ones send. So:
 //!
-//! - A connection that was not used for a while is dropped ([`IdlePolicy`]); a datagram now and then
-//!   replaces it, without any state at the backend.
+//! - A connection that was not used for a while is dropped ([`IdlePolicy`]); a datagram now and
+//!   then replaces it, without any state at the backend.
 //! - Each answer says after what time to ask again, and the backend chooses that time so that all
 //!   questions together cost it no more than a budget ([`HealthPacer`]):
 //!
@@ -21,9 +21,10 @@
 //! clients = sum of waits that ended lately / how long "lately" is
 //! ```
 //!
-//! which holds whatever each was told. The interval goes out with much jitter: clients that went idle
-//! together would else ask together for ever, be counted too high each time they do, and be told to
-//! wait too long. The pacer aims a little below the budget, as the count is only good to some percent.
+//! which holds whatever each was told. The interval goes out with much jitter: clients that went
+//! idle together would else ask together for ever, be counted too high each time they do, and be
+//! told to wait too long. The pacer aims a little below the budget, as the count is only good to
+//! some percent.
 //!
 //! When it is wrong: a crowd that arrives at once asks at the base interval until it was told
 //! better, as nobody could tell it before, and settles within some multiples of the base interval.
@@ -242,8 +243,8 @@ mod tests {
 
     #[test]
     fn all_checks_together_stay_within_the_budget() {
-        // By hand: at most clients / 5 s, at most 0.9 x 500. With few, jitter cannot shorten the base
-        // interval and lengthens it by an eighth on average.
+        // By hand: at most clients / 5 s, at most 0.9 x 500. With few, jitter cannot shorten the
+        // base interval and lengthens it by an eighth on average.
         for (clients, wanted) in [
             (1, 0.2 / 1.125),
             (10, 2.0 / 1.125),

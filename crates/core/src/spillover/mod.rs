@@ -15,14 +15,14 @@
 //! ```
 //!
 //! Room only ever shrinks on the way, from which three things follow: no datacenter gets more than
-//! it can do; a location goes further only when everything nearer is full for it; and demand is left
-//! unplaced only when all it can reach is full. It does not find the least total distance; that
-//! would be a linear program whose answer jumps when a number moves a little.
+//! it can do; a location goes further only when everything nearer is full for it; and demand is
+//! left unplaced only when all it can reach is full. It does not find the least total distance;
+//! that would be a linear program whose answer jumps when a number moves a little.
 //!
 //! [`Spillover`] says where things should go *now*. Two datacenters near their limits would else
-//! throw traffic at each other with every report. Leaving is immediate, as what does not fit must go;
-//! coming back to a nearer datacenter is slow, at most a given share of a location's demand each
-//! second. It leads to where [`assign`] leads, and until then keeps the first and the third
+//! throw traffic at each other with every report. Leaving is immediate, as what does not fit must
+//! go; coming back to a nearer datacenter is slow, at most a given share of a location's demand
+//! each second. It leads to where [`assign`] leads, and until then keeps the first and the third
 //! promise, not the second.
 //!
 //! When it is wrong: demand that is reported too low overfills a datacenter, which then sheds; its
@@ -30,6 +30,7 @@
 //! ([`Datacenter::with_measured_use`]), and the next plan places less there.
 
 mod pick;
+mod placing;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,7 @@ pub use pick::PickTable;
 
 use crate::units::{CostRate, NANOS, Ratio, Timestamp, nanos};
 use core::time::Duration;
+use placing::Placing;
 use std::collections::BTreeMap;
 
 /// A place that clients send from.
@@ -89,7 +91,8 @@ pub struct Datacenter {
     pub id: DatacenterId,
     /// What it can do; nothing when it is lost.
     pub capacity: Resources,
-    /// What something other than the planned demand takes of it: connections, batch jobs, neighbours.
+    /// What something other than the planned demand takes of it: connections, batch jobs,
+    /// neighbours.
     pub load: Resources,
 }
 
@@ -210,7 +213,8 @@ impl Assignment {
 ///     )],
 ///     &[Datacenter::new(near, cpus(100.0)?), Datacenter::new(far, cpus(100.0)?)],
 /// );
-/// assert_eq!(plan[0].placed, [(near, CostRate::from_cpus(100.0)?), (far, CostRate::from_cpus(20.0)?)]);
+/// let [full, rest] = [CostRate::from_cpus(100.0)?, CostRate::from_cpus(20.0)?];
+/// assert_eq!(plan[0].placed, [(near, full), (far, rest)]);
 /// # Ok::<(), tidegate_core::units::InvalidNumber>(())
 /// ```
 pub fn assign(demands: &[Demand], datacenters: &[Datacenter]) -> Vec<Assignment> {
@@ -308,83 +312,5 @@ impl Spillover {
             0
         };
         u64::try_from(kept.saturating_add(back)).unwrap_or(u64::MAX)
-    }
-}
-
-/// A plan in the making.
-struct Placing<'a> {
-    demands: &'a [Demand],
-    /// Every pair in reach, closest first: (round-trip time, demand, datacenter).
-    pairs: Vec<(Duration, usize, DatacenterId)>,
-    room: BTreeMap<DatacenterId, Resources>,
-    left: Vec<u64>,
-    placed: Vec<BTreeMap<(Duration, DatacenterId), u64>>,
-}
-
-impl<'a> Placing<'a> {
-    fn new(demands: &'a [Demand], datacenters: &[Datacenter]) -> Self {
-        let room = datacenters.iter().map(|d| (d.id, d.capacity.minus(d.load))).collect();
-        let last_mention: BTreeMap<LocationId, usize> =
-            demands.iter().enumerate().map(|(i, d)| (d.location, i)).collect();
-        let mut pairs: Vec<(Duration, LocationId, DatacenterId, usize)> = last_mention
-            .values()
-            .filter_map(|&i| demands.get(i).map(|d| (i, d)))
-            .flat_map(|(i, d)| {
-                // A datacenter named twice counts once.
-                let reach: BTreeMap<DatacenterId, Duration> = d.distances.iter().copied().collect();
-                reach.into_iter().map(move |(id, rtt)| (rtt, d.location, id, i))
-            })
-            .collect();
-        pairs.sort_unstable();
-        let counts = |(i, d): (usize, &Demand)| {
-            if last_mention.get(&d.location) == Some(&i) { d.cpu() } else { 0 }
-        };
-        Self {
-            demands,
-            pairs: pairs.into_iter().map(|(rtt, _, id, i)| (rtt, i, id)).collect(),
-            room,
-            left: demands.iter().enumerate().map(counts).collect(),
-            placed: vec![BTreeMap::new(); demands.len()],
-        }
-    }
-
-    /// Places what is left, closest pairs first, no more at a pair than `allowed` says.
-    fn place(&mut self, allowed: impl Fn(&Demand, (DatacenterId, Duration)) -> u64) {
-        for &(rtt, i, id) in &self.pairs {
-            let (Some(demand), Some(room), Some(left), Some(placed)) = (
-                self.demands.get(i),
-                self.room.get_mut(&id),
-                self.left.get_mut(i),
-                self.placed.get_mut(i),
-            ) else {
-                continue;
-            };
-            let before = placed.get(&(rtt, id)).copied().unwrap_or(0);
-            // Reckoned from all that is placed at this pair, or rounding would count twice.
-            let all_room = room.plus(demand.taken_by(before));
-            let fits = demand.fitting(all_room).saturating_sub(before);
-            let amount = fits.min(*left).min(allowed(demand, (id, rtt)));
-            if amount > 0 {
-                *room = all_room.minus(demand.taken_by(before + amount));
-                *left -= amount;
-                placed.insert((rtt, id), before + amount);
-            }
-        }
-    }
-
-    fn finish(self) -> Vec<Assignment> {
-        self.demands
-            .iter()
-            .zip(self.left)
-            .zip(self.placed)
-            .map(|((demand, left), placed)| Assignment {
-                location: demand.location,
-                placed: placed
-                    .into_iter()
-                    .map(|((_, id), cpu)| (id, CostRate::from_nanos_per_sec(cpu)))
-                    .collect(),
-                unplaced: CostRate::from_nanos_per_sec(left),
-            })
-            .collect()
     }
 }
