@@ -40,7 +40,8 @@
 //! backend that joins fills a gap: whoever passes over it takes it instead of the last one it had,
 //! and nobody else moves. As each row starts one table width after the other, a lot of clients
 //! covers the table evenly; as each lot starts at another column, again by van der Corput, so do
-//! lots together.
+//! lots together. Only the backend that begins a new column moves more, up to two connections of a
+//! client, as some lots then start one column off.
 //!
 //! Of the published algorithm the steps are known to us, not its code. Where they leave a choice
 //! (what exactly seeds a column's shuffle, where a lot's rows begin) this module decides, by the
@@ -308,7 +309,7 @@ mod tests {
             assert!(opened <= rocksteadier, "rocksteadier, {name}: {opened}");
         }
         // The worst step there is: the first backend of a new column, when other lots begin one
-        // column further on. Still at most one connection a client.
+        // column further on. Here that is one connection a client.
         let (opened, by_one) =
             World { backends: 310, ..big }.opened(World { backends: 311, ..big }, Rocksteadier);
         assert!(opened <= 290 && by_one == 1, "{opened} {by_one}");
@@ -345,17 +346,18 @@ mod tests {
             }
         }
 
-        /// A client that comes or goes moves nobody, and a backend no more than one connection of
-        /// each client.
+        /// A client that comes or goes moves nobody, as clients do not look at each other. A backend
+        /// moves one connection of a client, or two when it begins a column.
         #[test]
-        fn one_backend_more_moves_at_most_one_connection_of_a_client(
+        fn one_backend_more_moves_next_to_nothing(
             client in 0_u64..10_000, backends in 1_u32..400, size in 1_u32..60,
         ) {
             let before: BTreeSet<u32> =
                 subset(Rocksteadier, client, backends, size).into_iter().collect();
             let after = subset(Rocksteadier, client, backends + 1, size);
             let opened = after.iter().filter(|b| !before.contains(b)).count();
-            prop_assert!(opened <= 1, "{opened}");
+            let most = if backends % LOT == 0 { 2 } else { 1 };
+            prop_assert!(opened <= most, "{opened}");
         }
     }
 }
