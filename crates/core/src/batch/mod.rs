@@ -1,0 +1,216 @@
+//! The fuse between batch jobs and everyone else.
+//!
+//! A batch job starts ten thousand workers at once, and none of them minds waiting. Let loose on
+//! the backends they hurt those who do mind. So they talk to a batch proxy: it holds few
+//! connections to the backends, keeps work in a bounded [`queue`], and hands on only as much as the
+//! backends take ([`pace`]).
+//!
+//! Work goes on by criticality, and within one by deadline, earliest first. When the queue is full
+//! it says so at once, to the least critical: a newcomer displaces the newest item of the lowest
+//! criticality if that is below its own, and is refused otherwise. So nobody is refused while
+//! someone less critical waits, and what has waited long is not thrown away for what has not.
+//! Whatever is not worth doing any more, its deadline having passed, is given back instead of sent.
+//!
+//! The controller neither waits nor retries. The shell offers, asks for a release, sends, and tells
+//! what came back; [`BatchProxy::next_deadline`] says when to ask again if nothing happens before.
+//! Refused work is the worker's to retry, after the time it was told.
+
+pub mod pace;
+pub mod queue;
+#[cfg(test)]
+mod tests;
+
+use crate::criticality::Criticality;
+use crate::decision::{Advice, Reason, Rejection};
+use crate::units::{InvalidNumber, Timestamp};
+use core::time::Duration;
+use pace::{Outcome, Pace, PaceConfig};
+use queue::{Queue, Queued};
+
+/// How [`BatchProxy`] behaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct BatchConfig {
+    /// Items that may wait. Each waits for all before it, so more than the backends take within
+    /// the deadlines is in vain; too few leave the backends without work between two requests of
+    /// a worker.
+    pub queue_max: usize,
+    /// How work is handed on.
+    pub pace: PaceConfig,
+}
+
+impl Default for BatchConfig {
+    fn default() -> Self {
+        Self { queue_max: 10_000, pace: PaceConfig::default() }
+    }
+}
+
+/// What became of an offered item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Offer<T> {
+    /// It waits.
+    Queued,
+    /// It waits, and an earlier item had to make room.
+    Displaced {
+        /// The earlier item.
+        item: T,
+        /// What to tell whoever sent that.
+        rejection: Rejection,
+    },
+    /// It does not wait.
+    Refused {
+        /// The item that was offered.
+        item: T,
+        /// What to tell whoever sent it.
+        rejection: Rejection,
+    },
+}
+
+/// An item that leaves the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Release<T> {
+    /// Send it, and report back with [`BatchProxy::on_result`].
+    Send {
+        /// The item.
+        item: T,
+        /// What it counts as.
+        criticality: Criticality,
+    },
+    /// Nobody waits for it any more.
+    Expired {
+        /// The item.
+        item: T,
+        /// What to tell whoever sent it.
+        rejection: Rejection,
+    },
+}
+
+/// Queues batch work and releases it at the pace of the backends.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_core::{Criticality, Timestamp};
+/// use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release, pace::Outcome};
+///
+/// let mut proxy = BatchProxy::new(BatchConfig::default())?;
+/// let now = Timestamp::ZERO;
+/// assert_eq!(proxy.offer("work", Criticality::Sheddable, None, now), Offer::Queued);
+/// let sent = proxy.release(now);
+/// assert_eq!(sent, Some(Release::Send { item: "work", criticality: Criticality::Sheddable }));
+/// let later = Timestamp::from_millis(12);
+/// proxy.on_result(Outcome::Accepted, Duration::from_millis(12), later);
+/// assert_eq!(proxy.outstanding(), 0);
+/// # Ok::<(), tidegate_core::units::InvalidNumber>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct BatchProxy<T> {
+    queue: Queue<T>,
+    pace: Pace,
+}
+
+impl<T> BatchProxy<T> {
+    /// The shortest and longest time after which the refused may try again. Below a second
+    /// ten thousand workers are themselves a load; a minute is little to a batch job.
+    const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+    /// A proxy with nothing in it.
+    pub fn new(config: BatchConfig) -> Result<Self, InvalidNumber> {
+        Ok(Self { queue: Queue::new(config.queue_max), pace: Pace::new(config.pace)? })
+    }
+
+    /// Takes `item` into the queue, if there is room or someone who has to make room. Without a
+    /// deadline it may wait for ever.
+    pub fn offer(
+        &mut self,
+        item: T,
+        criticality: Criticality,
+        deadline: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Offer<T> {
+        let new = Queued { item, criticality, deadline };
+        if new.is_expired(now) {
+            return Offer::Refused { rejection: expired(criticality), item: new.item };
+        }
+        if !self.queue.is_full() {
+            self.queue.push(new);
+            return Offer::Queued;
+        }
+        if let Some(old) = self.queue.pop_expired(now) {
+            self.queue.push(new);
+            return Offer::Displaced { rejection: expired(old.criticality), item: old.item };
+        }
+        if let Some(old) = self.queue.pop_newest_below(criticality) {
+            self.queue.push(new);
+            return Offer::Displaced { rejection: self.full(old.criticality), item: old.item };
+        }
+        Offer::Refused { rejection: self.full(criticality), item: new.item }
+    }
+
+    /// The next item that leaves the queue, if any does at `now`. Ask until there is none.
+    pub fn release(&mut self, now: Timestamp) -> Option<Release<T>> {
+        if let Some(Queued { item, criticality, .. }) = self.queue.pop_expired(now) {
+            return Some(Release::Expired { item, rejection: expired(criticality) });
+        }
+        if !self.pace.may_release(now) {
+            return None;
+        }
+        let Queued { item, criticality, .. } = self.queue.pop()?;
+        self.pace.on_release(now);
+        Some(Release::Send { item, criticality })
+    }
+
+    /// A released item came back after `latency`, with this outcome.
+    pub fn on_result(&mut self, outcome: Outcome, latency: Duration, now: Timestamp) {
+        let backlog = !self.queue.is_empty();
+        self.pace.on_result(outcome, latency, backlog, now);
+    }
+
+    /// When [`BatchProxy::release`] may give something, if nothing is offered and nothing comes
+    /// back before; none if only that can change anything.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        [self.queue.earliest_deadline(), self.pace.ready_at()].into_iter().flatten().min()
+    }
+
+    /// How many items wait.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How many items were released and have not come back.
+    pub fn outstanding(&self) -> u64 {
+        self.pace.outstanding()
+    }
+
+    /// The pace, for those who watch it.
+    pub const fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// A full queue: to be tried again when about all that waits now is done.
+    fn full(&self, criticality: Criticality) -> Rejection {
+        let per_item = self.pace.spacing();
+        let items = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        let [shortest, longest] = Self::RETRY_AFTER;
+        let wait = per_item.saturating_mul(items).clamp(shortest, longest);
+        Rejection {
+            reason: Reason::QueueFull,
+            advice: Advice::RetryAfter(wait),
+            criticality,
+            cause: None,
+        }
+    }
+}
+
+const fn expired(criticality: Criticality) -> Rejection {
+    Rejection {
+        reason: Reason::DeadlinePassed,
+        advice: Advice::DontRetry,
+        criticality,
+        cause: None,
+    }
+}

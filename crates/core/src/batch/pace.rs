@@ -1,0 +1,268 @@
+//! How fast work goes on to backends that others use too.
+//!
+//! The backends say themselves how much batch work they take: they refuse the rest. The pace feels
+//! for that limit with a **window**, the number of requests that may be outstanding:
+//!
+//! ```text
+//! accepted:   window += growth                  (below 1:  window *= 1 + growth)
+//! refused:    window *= backoff                 once for all that was sent before
+//! spacing   = latency / window                  between two releases
+//! ```
+//!
+//! Accepts come at a rate of window / latency, so a round trip grows the window by the share
+//! `growth`, whatever its size. The spacing makes the pace even, and gives meaning to a window
+//! below one: where backends take 10 requests a second of 10 ms each, the right window is 0.1, and
+//! one request outstanding at all times would be refused nine times out of ten.
+//!
+//! With `growth` 1 % and `backoff` 0.8 it takes ln(1/0.8) / 1 % = 22 accepts or round trips from
+//! one refusal to the next, so about 4 % of what is sent is refused: the price of knowing the
+//! limit.
+//!
+//! Growth is fast until the first refusal, and again below half of the window that worked before a
+//! collapse, so that an outage is not paid for twice. It pauses while nothing waits, as an unused
+//! window proves nothing, and while latency is at twice its recent best, as then the backends are
+//! filling up and the next answer would be a refusal. A pushback is waited for exactly. However bad
+//! it looks, one request each `probe_interval` goes out, or nobody would notice that it got better.
+//!
+//! When it is wrong: a backend that never refuses but queues holds the window only for as long as
+//! the best latency is remembered; its timeouts, reported as [`Outcome::Failed`], then do what
+//! refusals should have done.
+
+use crate::average::Average;
+use crate::decision::Advice;
+use crate::units::{InvalidNumber, NANOS, Timestamp, nanos};
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+/// What came of a released request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The backend took it, whatever its answer was.
+    Accepted,
+    /// The backend has too much to do, and said what to do next.
+    Overloaded(Advice),
+    /// No answer: a timeout or a broken connection. Counts as overload.
+    Failed,
+}
+
+/// How [`Pace`] behaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct PaceConfig {
+    /// The largest window, whatever the backends take: it bounds connections and memory.
+    pub window_max: u32,
+    /// The share by which a round trip of accepts grows the window. More is refused more often;
+    /// less takes longer to use what others leave free.
+    pub growth: f64,
+    /// The same while the window is far below what worked.
+    pub growth_fast: f64,
+    /// What a refusal leaves of the window. Less gives way more, and leaves more unused after.
+    pub backoff: f64,
+    /// Latency over its recent best, from which the window does not grow.
+    pub latency_tolerance: f64,
+    /// The longest time between two releases, and so the slowest pace. Short enough to notice
+    /// within seconds that the backends are back, and nothing to a backend.
+    pub probe_interval: Duration,
+    /// The longest pushback that is believed.
+    pub pushback_max: Duration,
+}
+
+impl Default for PaceConfig {
+    fn default() -> Self {
+        Self {
+            window_max: 1_000,
+            growth: 0.01,
+            growth_fast: 0.25,
+            backoff: 0.8,
+            latency_tolerance: 2.0,
+            probe_interval: Duration::from_secs(1),
+            pushback_max: Duration::from_secs(600),
+        }
+    }
+}
+
+impl PaceConfig {
+    fn check(&self) -> Result<(), InvalidNumber> {
+        let within = |name, wanted, range: RangeInclusive<f64>, value: f64| {
+            if range.contains(&value) {
+                Ok(())
+            } else {
+                Err(InvalidNumber::new(name, wanted, value))
+            }
+        };
+        within("growth", "between 0 and 1", 0.0..=1.0, self.growth)?;
+        within("fast growth", "between 0 and 1", 0.0..=1.0, self.growth_fast)?;
+        // Without any window left there is nothing that could grow again.
+        within("backoff", "between 0.01 and 1", 0.01..=1.0, self.backoff)?;
+        within("latency tolerance", "between 1 and 1000", 1.0..=1000.0, self.latency_tolerance)?;
+        within("the largest window", "1 or more", 1.0..=f64::MAX, f64::from(self.window_max))
+    }
+}
+
+/// Assumed before the first answer.
+const LATENCY_FIRST: Duration = Duration::from_millis(50);
+/// Over what time latency is averaged: long enough for a dozen requests at a slow pace.
+const LATENCY_TAU: Duration = Duration::from_secs(1);
+/// How long the best latency is remembered, once or twice over: a release that makes requests
+/// dearer stops growth for no longer than that.
+const BEST_EPOCH: Duration = Duration::from_secs(60);
+/// How much lateness is made up for: shells look at the clock every millisecond or so, and a pace
+/// above one release a look would else be lost.
+const CATCH_UP: Duration = Duration::from_millis(5);
+
+/// Decides when the next request may go on.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    config: PaceConfig,
+    window: f64,
+    /// The window at the last refusal that followed an accept; infinite before the first. Refusals
+    /// without any accept between them are an outage, and say nothing about what works.
+    worked: f64,
+    accepted_since_cut: bool,
+    last_cut: Option<Timestamp>,
+    latency: Average,
+    best: BestLatency,
+    outstanding: u64,
+    /// When the next release is due.
+    due: Timestamp,
+    pushback_until: Timestamp,
+}
+
+impl Pace {
+    /// A pace that begins with one request outstanding.
+    pub fn new(config: PaceConfig) -> Result<Self, InvalidNumber> {
+        config.check()?;
+        Ok(Self {
+            config,
+            window: 1.0,
+            worked: f64::INFINITY,
+            accepted_since_cut: false,
+            last_cut: None,
+            latency: Average::new(LATENCY_TAU),
+            best: BestLatency::default(),
+            outstanding: 0,
+            due: Timestamp::ZERO,
+            pushback_until: Timestamp::ZERO,
+        })
+    }
+
+    /// Whether a request may go on at `now`.
+    pub fn may_release(&self, now: Timestamp) -> bool {
+        self.ready_at().is_some_and(|ready| ready <= now)
+    }
+
+    /// When a request may go on; none while too many are outstanding.
+    pub fn ready_at(&self) -> Option<Timestamp> {
+        let limit = self.window.ceil().max(1.0) as u64;
+        (self.outstanding < limit).then_some(self.due.max(self.pushback_until))
+    }
+
+    /// A request went on.
+    pub fn on_release(&mut self, now: Timestamp) {
+        self.outstanding = self.outstanding.saturating_add(1);
+        self.due = self.due.max(now - CATCH_UP) + self.spacing();
+    }
+
+    /// A request came back after `latency`; `backlog` says whether others wait.
+    pub fn on_result(
+        &mut self,
+        outcome: Outcome,
+        latency: Duration,
+        backlog: bool,
+        now: Timestamp,
+    ) {
+        let window_is_used = backlog || self.outstanding as f64 >= self.window / 2.0;
+        self.outstanding = self.outstanding.saturating_sub(1);
+        match outcome {
+            Outcome::Accepted => {
+                self.latency.record(nanos(latency) as f64, now);
+                self.best.record(self.latency_nanos(), now);
+                self.accepted_since_cut = true;
+                let slow = self.best.get().is_some_and(|best| {
+                    self.latency_nanos() > self.config.latency_tolerance * best
+                });
+                if window_is_used && !slow {
+                    self.grow();
+                }
+            }
+            Outcome::Overloaded(advice) => {
+                if let Advice::RetryAfter(wait) = advice {
+                    let wait = wait.min(self.config.pushback_max);
+                    self.pushback_until = self.pushback_until.max(now + wait);
+                }
+                self.cut(latency, now);
+            }
+            Outcome::Failed => self.cut(latency, now),
+        }
+    }
+
+    /// How many requests may be outstanding, in fractions.
+    pub const fn window(&self) -> f64 {
+        self.window
+    }
+
+    /// How many requests are outstanding.
+    pub const fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// The time from one release to the next.
+    pub fn spacing(&self) -> Duration {
+        // Casting a float that is too large stops at the largest integer.
+        Duration::from_nanos((self.latency_nanos() / self.window) as u64)
+            .min(self.config.probe_interval)
+    }
+
+    fn grow(&mut self) {
+        let far_below = self.window < self.worked / 2.0;
+        let growth = if far_below { self.config.growth_fast } else { self.config.growth };
+        self.window += growth * self.window.min(1.0);
+        self.window = self.window.min(f64::from(self.config.window_max));
+    }
+
+    /// Backs off, once for all requests that were under way together.
+    fn cut(&mut self, latency: Duration, now: Timestamp) {
+        let sent = now - latency;
+        if self.last_cut.is_some_and(|last| sent < last) {
+            return;
+        }
+        if core::mem::take(&mut self.accepted_since_cut) {
+            self.worked = self.window;
+        }
+        self.last_cut = Some(now);
+        // Below this window the spacing would be the probe interval anyway, and the way back
+        // longer.
+        let probe = nanos(self.config.probe_interval).max(1) as f64;
+        let floor = (self.latency_nanos() / probe).clamp(1e-6, 1.0);
+        self.window = (self.window * self.config.backoff).max(floor);
+    }
+
+    fn latency_nanos(&self) -> f64 {
+        self.latency.get().unwrap_or(nanos(LATENCY_FIRST) as f64).clamp(1.0, 1e6 * NANOS as f64)
+    }
+}
+
+/// The lowest value of this epoch and the one before.
+#[derive(Debug, Clone, Default)]
+struct BestLatency {
+    epoch: u64,
+    this: Option<f64>,
+    before: Option<f64>,
+}
+
+impl BestLatency {
+    fn record(&mut self, value: f64, now: Timestamp) {
+        let epoch = now.as_nanos() / nanos(BEST_EPOCH);
+        if epoch > self.epoch {
+            self.before = if epoch == self.epoch + 1 { self.this } else { None };
+            self.this = None;
+            self.epoch = epoch;
+        }
+        self.this = Some(self.this.map_or(value, |lowest| lowest.min(value)));
+    }
+
+    fn get(&self) -> Option<f64> {
+        [self.this, self.before].into_iter().flatten().reduce(f64::min)
+    }
+}

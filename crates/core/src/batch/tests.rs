@@ -1,0 +1,415 @@
+use super::*;
+use crate::rng::{Rng, SeededRng};
+use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn proxy(queue_max: usize) -> BatchProxy<u64> {
+    BatchProxy::new(BatchConfig { queue_max, ..BatchConfig::default() }).unwrap()
+}
+
+/// What comes out when every item is answered at once, in steps of a second.
+fn drain(proxy: &mut BatchProxy<u64>, mut now: Timestamp) -> Vec<u64> {
+    let mut order = Vec::new();
+    while proxy.queued() > 0 {
+        now += Duration::from_secs(1);
+        while let Some(release) = proxy.release(now) {
+            let (Release::Send { item, .. } | Release::Expired { item, .. }) = release;
+            order.push(item);
+            proxy.on_result(Outcome::Accepted, Duration::from_millis(1), now);
+        }
+    }
+    order
+}
+
+#[test]
+fn work_goes_on_by_criticality_then_deadline_then_age() {
+    let mut proxy = proxy(100);
+    for (item, criticality, deadline) in [
+        (1, Sheddable, Some(900)),
+        (2, SheddablePlus, None),
+        (3, SheddablePlus, Some(990)),
+        (4, SheddablePlus, Some(950)),
+        (5, Critical, None),
+        (6, Critical, None),
+        (7, SheddablePlus, Some(950)),
+    ] {
+        let deadline = deadline.map(Timestamp::from_secs);
+        assert_eq!(proxy.offer(item, criticality, deadline, at(0)), Offer::Queued);
+    }
+    assert_eq!(drain(&mut proxy, at(0)), [5, 6, 4, 7, 3, 2, 1]);
+}
+
+#[test]
+fn a_full_queue_refuses_the_least_critical_and_the_newest() {
+    let mut proxy = proxy(3);
+    let rejected = |offer: Offer<u64>| match offer {
+        Offer::Queued => None,
+        Offer::Displaced { item, rejection } | Offer::Refused { item, rejection } => {
+            assert_eq!(rejection.reason, Reason::QueueFull);
+            assert!(matches!(rejection.advice, Advice::RetryAfter(_)));
+            Some((item, rejection.criticality))
+        }
+    };
+    for (item, criticality, loser) in [
+        (1, Sheddable, None),
+        (2, Sheddable, None),
+        (3, SheddablePlus, None),
+        (4, Sheddable, Some((4, Sheddable))),
+        (5, SheddablePlus, Some((2, Sheddable))),
+        (6, Critical, Some((1, Sheddable))),
+        // The lowest that waits is now its equal.
+        (7, SheddablePlus, Some((7, SheddablePlus))),
+        (8, CriticalPlus, Some((5, SheddablePlus))),
+        (9, CriticalPlus, Some((3, SheddablePlus))),
+        (10, CriticalPlus, Some((6, Critical))),
+        (11, CriticalPlus, Some((11, CriticalPlus))),
+    ] {
+        assert_eq!(rejected(proxy.offer(item, criticality, None, at(0))), loser, "{item}");
+    }
+    assert_eq!(drain(&mut proxy, at(0)), [8, 9, 10]);
+}
+
+#[test]
+fn what_nobody_waits_for_is_given_back() {
+    let mut proxy = proxy(2);
+    let late = proxy.offer(1, Critical, Some(at(5)), at(5));
+    let Offer::Refused { item: 1, rejection } = late else { panic!("{late:?}") };
+    assert_eq!(rejection.reason, Reason::DeadlinePassed);
+    assert_eq!(proxy.offer(2, Critical, Some(at(10)), at(5)), Offer::Queued);
+    assert_eq!(proxy.offer(3, Sheddable, Some(at(20)), at(5)), Offer::Queued);
+    // An expired item makes room for anyone.
+    let displaced = proxy.offer(4, Sheddable, Some(at(900)), at(10));
+    let Offer::Displaced { item: 2, rejection } = displaced else { panic!("{displaced:?}") };
+    assert_eq!(rejection.reason, Reason::DeadlinePassed);
+    let expired = proxy.release(at(20));
+    let Some(Release::Expired { item: 3, rejection }) = expired else { panic!("{expired:?}") };
+    assert_eq!(rejection.advice, Advice::DontRetry);
+    assert_eq!(proxy.release(at(20)), Some(Release::Send { item: 4, criticality: Sheddable }));
+    assert_eq!(proxy.release(at(20)), None);
+}
+
+#[test]
+fn a_pushback_is_waited_for_exactly_and_deadlines_go_on() {
+    let mut proxy = proxy(10);
+    for (item, deadline) in [(1, None), (2, Some(at(400))), (3, Some(at(500)))] {
+        assert_eq!(proxy.offer(item, Sheddable, deadline, at(0)), Offer::Queued);
+    }
+    assert_eq!(proxy.release(at(0)), Some(Release::Send { item: 2, criticality: Sheddable }));
+    // One is outstanding and no more may be: only a deadline is left to wait for.
+    assert_eq!(proxy.next_deadline(), Some(at(500)));
+    let pushback = Outcome::Overloaded(Advice::RetryAfter(Duration::from_secs(3)));
+    proxy.on_result(pushback, Duration::from_millis(1), at(1));
+    assert_eq!(proxy.next_deadline(), Some(at(500)));
+    assert!(matches!(proxy.release(at(500)), Some(Release::Expired { item: 3, .. })));
+    assert_eq!(proxy.next_deadline(), Some(at(3_001)));
+    assert_eq!(proxy.release(at(3_000)), None);
+    assert_eq!(proxy.release(at(3_001)), Some(Release::Send { item: 1, criticality: Sheddable }));
+}
+
+#[test]
+fn a_pace_that_makes_no_sense_is_refused() {
+    let default = PaceConfig::default();
+    for (config, name) in [
+        (PaceConfig { growth: f64::NAN, ..default }, "growth"),
+        (PaceConfig { growth_fast: -0.1, ..default }, "fast growth"),
+        (PaceConfig { backoff: 0.0, ..default }, "backoff"),
+        (PaceConfig { latency_tolerance: f64::INFINITY, ..default }, "latency tolerance"),
+        (PaceConfig { window_max: 0, ..default }, "the largest window"),
+    ] {
+        assert_eq!(Pace::new(config).unwrap_err().quantity, name);
+        assert!(BatchProxy::<()>::new(BatchConfig { pace: config, queue_max: 1 }).is_err());
+    }
+}
+
+#[test]
+fn a_refusal_costs_one_cut_for_all_that_were_under_way() {
+    let mut pace = Pace::new(PaceConfig::default()).unwrap();
+    // Fast growth to begin with: each accept adds a quarter.
+    for ms in 1..=36 {
+        pace.on_release(at(ms));
+        pace.on_result(Outcome::Accepted, Duration::from_millis(1), true, at(ms));
+    }
+    assert_eq!(pace.window(), 10.0);
+    let refused = Outcome::Overloaded(Advice::RetryElsewhere);
+    for (ms, latency, window) in [
+        (100, 10, 8.0),
+        // Sent before the cut took effect.
+        (105, 10, 8.0),
+        (109, 10, 8.0),
+        (111, 10, 6.4),
+    ] {
+        pace.on_result(refused, Duration::from_millis(latency), true, at(ms));
+        assert!((pace.window() - window).abs() < 1e-9, "{} at {ms} ms", pace.window());
+    }
+    // From now on an accept adds a hundredth, as 6.4 is not far below the 10 that worked.
+    pace.on_result(Outcome::Accepted, Duration::from_millis(1), true, at(112));
+    assert!((pace.window() - 6.41).abs() < 1e-9);
+    // Nothing waits and little is under way: an unused window does not grow.
+    pace.on_result(Outcome::Accepted, Duration::from_millis(1), false, at(113));
+    assert!((pace.window() - 6.41).abs() < 1e-9);
+}
+
+#[test]
+fn a_window_does_not_grow_while_latency_is_high() {
+    let mut pace = Pace::new(PaceConfig::default()).unwrap();
+    let mut now = Timestamp::ZERO;
+    let mut accept = |pace: &mut Pace, latency_ms, times| {
+        for _ in 0..times {
+            now += Duration::from_millis(10);
+            pace.on_result(Outcome::Accepted, Duration::from_millis(latency_ms), true, now);
+        }
+        pace.window()
+    };
+    let calm = accept(&mut pace, 10, 100);
+    let rising = accept(&mut pace, 40, 300);
+    assert!(rising > calm, "the average takes a moment");
+    assert_eq!(accept(&mut pace, 40, 300), rising);
+    assert!(accept(&mut pace, 10, 300) > rising);
+}
+
+/// Backends that take `rate` requests of batch work a second and refuse the rest.
+struct Backends {
+    latency_ms: f64,
+    tokens: f64,
+    /// By when they come back: (outcome, latency).
+    answers: BTreeMap<(Timestamp, u64), (Outcome, Duration)>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    accepted: u64,
+    refused: u64,
+    outstanding_max: u64,
+    /// Seconds in which nothing was accepted.
+    idle_seconds: u64,
+}
+
+/// Ten thousand workers always have work; `rate_at` says what the backends take at each second.
+fn closed_loop(
+    latency_ms: f64,
+    seconds: core::ops::Range<u64>,
+    rate_at: impl Fn(u64) -> f64,
+) -> Tally {
+    let mut rng = SeededRng::new(11);
+    let mut backends = Backends { latency_ms, tokens: 0.0, answers: BTreeMap::new() };
+    let mut proxy = proxy(100);
+    let mut tally = Tally::default();
+    let mut accepted_this_second = 0;
+    let mut number = 0;
+    for ms in 0..seconds.end * 1_000 {
+        let (second, now) = (ms / 1_000, at(ms));
+        let counted = seconds.contains(&second);
+        let rate = rate_at(second);
+        // Half a tenth of a second's worth, or one request, may come at once.
+        backends.tokens = (backends.tokens + rate / 1_000.0).min((rate * 0.05).max(1.0));
+        while let Some(entry) = backends.answers.first_entry().filter(|e| e.key().0 <= now) {
+            let (outcome, latency) = entry.remove();
+            proxy.on_result(outcome, latency, now);
+        }
+        while proxy.queued() < 100 {
+            number += 1;
+            assert_eq!(proxy.offer(number, Sheddable, None, now), Offer::Queued);
+        }
+        while let Some(release) = proxy.release(now) {
+            assert!(matches!(release, Release::Send { .. }));
+            let accept = backends.tokens >= 1.0;
+            let (outcome, wait_ms) = if accept {
+                backends.tokens -= 1.0;
+                (Outcome::Accepted, backends.latency_ms * (0.5 + rng.unit()))
+            } else {
+                (Outcome::Overloaded(Advice::RetryElsewhere), 1.0)
+            };
+            let latency = Duration::from_nanos((wait_ms * 1e6) as u64);
+            number += 1;
+            backends.answers.insert((now + latency, number), (outcome, latency));
+            if counted {
+                tally.accepted += u64::from(accept);
+                tally.refused += u64::from(!accept);
+                tally.outstanding_max = tally.outstanding_max.max(proxy.outstanding());
+            }
+            accepted_this_second += u64::from(accept);
+        }
+        if ms % 1_000 == 999 {
+            tally.idle_seconds += u64::from(counted && accepted_this_second == 0);
+            accepted_this_second = 0;
+        }
+    }
+    tally
+}
+
+#[test]
+fn the_pace_settles_at_what_the_backends_take() {
+    for (rate, latency_ms, fewest_of_rate) in [
+        // The right windows are 0.05, 0.5, 2, 20, 20 and 100. The first and the one of a second's
+        // latency take half a minute to grow back what a refusal cut.
+        (5.0, 10.0, 0.7),
+        (50.0, 10.0, 0.95),
+        (200.0, 10.0, 0.95),
+        (2_000.0, 10.0, 0.95),
+        (20.0, 1_000.0, 0.65),
+        (500.0, 200.0, 0.9),
+    ] {
+        let tally = closed_loop(latency_ms, 60..120, |_| rate);
+        let refused = tally.refused as f64 / (tally.accepted + tally.refused) as f64;
+        let used = tally.accepted as f64 / (60.0 * rate);
+        let name = format!("{rate} a second of {latency_ms} ms: {tally:?}");
+        assert!(refused < 0.1, "{name}");
+        assert!(used > fewest_of_rate, "{name}");
+        assert_eq!(tally.idle_seconds, 0, "{name}");
+        let window = rate * latency_ms / 1_000.0;
+        assert!(tally.outstanding_max as f64 <= 1.5 * window + 2.0, "{name}");
+    }
+}
+
+#[test]
+fn the_pace_follows_interactive_traffic_and_outlasts_an_outage() {
+    // Interactive traffic takes 100 to 900 of 1,000, in steps of ten seconds.
+    let left = |second: u64| [900.0, 500.0, 100.0, 300.0][(second / 10 % 4) as usize];
+    let tally = closed_loop(20.0, 40..120, left);
+    let refused = tally.refused as f64 / (tally.accepted + tally.refused) as f64;
+    assert!(refused < 0.1, "{tally:?}");
+    assert!(tally.accepted as f64 > 0.7 * 450.0 * 80.0, "{tally:?}");
+    assert_eq!(tally.idle_seconds, 0, "{tally:?}");
+
+    // For a minute nothing is taken: a probe a second or so, and back within ten seconds.
+    let outage = |second: u64| if (60..120).contains(&second) { 0.0 } else { 200.0 };
+    let during = closed_loop(10.0, 70..120, outage);
+    assert!((40..=60).contains(&during.refused), "{during:?}");
+    let after = closed_loop(10.0, 130..140, outage);
+    assert!(after.accepted as f64 > 0.8 * 200.0 * 10.0, "{after:?}");
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Offer { criticality: usize, deadline_ms: Option<u64> },
+    Release,
+    Result(u8),
+    Wait(u64),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        4 => (0..Criticality::COUNT, proptest::option::of(0_u64..2_000))
+            .prop_map(|(criticality, deadline_ms)| Operation::Offer { criticality, deadline_ms }),
+        3 => Just(Operation::Release),
+        2 => (0_u8..4).prop_map(Operation::Result),
+        1 => (0_u64..500).prop_map(Operation::Wait),
+    ]
+}
+
+proptest! {
+    /// Against a plain list of all that waits.
+    #[test]
+    fn the_queue_keeps_its_order_and_its_bound(
+        operations in proptest::collection::vec(operation(), 0..300), queue_max in 0_usize..8,
+    ) {
+        let mut proxy = proxy(queue_max);
+        let mut waiting: BTreeMap<u64, (Criticality, Option<Timestamp>)> = BTreeMap::new();
+        let mut now = at(0);
+        for (number, operation) in (0..).zip(operations) {
+            match operation {
+                Operation::Wait(ms) => now += Duration::from_millis(ms),
+                Operation::Result(kind) => {
+                    let outcome = match kind {
+                        0 => Outcome::Failed,
+                        1 => Outcome::Overloaded(Advice::RetryAfter(Duration::from_millis(7))),
+                        _ => Outcome::Accepted,
+                    };
+                    proxy.on_result(outcome, Duration::from_millis(u64::from(kind)), now);
+                }
+                Operation::Offer { criticality, deadline_ms } => {
+                    let criticality = Criticality::ALL[criticality];
+                    let deadline = deadline_ms.map(|ms| now + Duration::from_millis(ms));
+                    let lowest = waiting.values().map(|(c, _)| *c).min();
+                    match proxy.offer(number, criticality, deadline, now) {
+                        Offer::Queued => {
+                            waiting.insert(number, (criticality, deadline));
+                        }
+                        Offer::Displaced { item, rejection } => {
+                            let (theirs, their_deadline) = waiting.remove(&item).unwrap();
+                            prop_assert_eq!(rejection.criticality, theirs);
+                            if rejection.reason == Reason::QueueFull {
+                                prop_assert!(theirs < criticality && Some(theirs) == lowest);
+                                let newer = waiting.range(item..).any(|(_, (c, _))| *c == theirs);
+                                prop_assert!(!newer);
+                            } else {
+                                prop_assert!(their_deadline.unwrap() <= now);
+                            }
+                            waiting.insert(number, (criticality, deadline));
+                        }
+                        Offer::Refused { item, rejection } => {
+                            prop_assert_eq!(item, number);
+                            if rejection.reason == Reason::QueueFull {
+                                prop_assert_eq!(waiting.len(), queue_max);
+                                prop_assert!(lowest.is_none_or(|lowest| lowest >= criticality));
+                            }
+                        }
+                    }
+                }
+                Operation::Release => {
+                    let ready = proxy.next_deadline();
+                    let outstanding = proxy.outstanding();
+                    let release = proxy.release(now);
+                    prop_assert_eq!(release.is_some(), ready.is_some_and(|t| t <= now));
+                    match release {
+                        None => {}
+                        Some(Release::Expired { item, .. }) => {
+                            let (_, deadline) = waiting.remove(&item).unwrap();
+                            prop_assert!(deadline.unwrap() <= now);
+                        }
+                        Some(Release::Send { item, criticality }) => {
+                            let rank = |(n, (c, d)): (&u64, &(Criticality, Option<Timestamp>))| {
+                                (core::cmp::Reverse(*c), d.unwrap_or(Timestamp::MAX), *n)
+                            };
+                            let first = waiting.iter().min_by_key(|&e| rank(e)).map(|e| *e.0);
+                            prop_assert_eq!(first, Some(item));
+                            prop_assert_eq!(waiting.remove(&item).unwrap().0, criticality);
+                            prop_assert_eq!(proxy.outstanding(), outstanding + 1);
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(proxy.queued(), waiting.len());
+            prop_assert!(proxy.queued() <= queue_max);
+        }
+    }
+
+    /// Whatever is configured and reported, the window stays a number within its bounds.
+    #[test]
+    fn no_report_breaks_the_pace(
+        growth in 0.0..=1.0_f64, growth_fast in 0.0..=1.0_f64, backoff in 0.01..=1.0_f64,
+        tolerance in 1.0..=1000.0_f64, window_max in 1_u32.., probe: u64,
+        results in proptest::collection::vec((0_u8..4, any::<u64>(), any::<u64>()), 0..60),
+    ) {
+        let mut pace = Pace::new(PaceConfig {
+            window_max,
+            growth,
+            growth_fast,
+            backoff,
+            latency_tolerance: tolerance,
+            probe_interval: Duration::from_nanos(probe),
+            pushback_max: Duration::MAX,
+        })
+        .unwrap();
+        for (kind, latency, now) in results {
+            let (latency, now) = (Duration::from_nanos(latency), Timestamp::from_nanos(now));
+            let outcome = match kind {
+                0 => Outcome::Failed,
+                1 => Outcome::Overloaded(Advice::RetryAfter(latency)),
+                _ => Outcome::Accepted,
+            };
+            if pace.may_release(now) {
+                pace.on_release(now);
+            }
+            pace.on_result(outcome, latency, true, now);
+            prop_assert!(pace.window() > 0.0);
+            prop_assert!(pace.window() <= f64::from(window_max));
+            prop_assert!(pace.spacing() <= Duration::from_nanos(probe));
+        }
+    }
+}

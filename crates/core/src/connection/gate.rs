@@ -1,0 +1,433 @@
+//! Whether a new connection is taken.
+//!
+//! Two limits, each with room that only higher criticalities may use:
+//!
+//! ```text
+//! open connections      taken while  open < room(criticality) x open_max
+//! new ones per second   a bucket of `burst` tokens, refilled at `accepts_per_second`;
+//!                       taken while  tokens left afterwards >= (1 - room(criticality)) x burst
+//! ```
+//!
+//! Room rises with criticality and both counts are common to all, so a level is refused only when
+//! every lower one would be as well. Refilled tokens go to the highest level first: a lower one
+//! gets any only once the reserve above it is whole again.
+//!
+//! The decision comes before the handshake, so nobody knows yet who is calling. Such a peer counts
+//! as the configured class. When the handshake has told, [`ConnectionGate::confirm`] looks again,
+//! and a peer that was overrated may have to go after all.
+//!
+//! Both counts are single atomics changed by compare and swap: racing threads cannot exceed a limit
+//! together. There is no order between the two. A thread that got a token and then finds
+//! the last place taken has wasted the token, which matters to nobody while there is no place.
+//!
+//! When it is wrong: limits that are too low refuse peers that would have been served, and those go
+//! to other tasks; limits that are too high cost memory, and the admission of requests still stands
+//! behind them.
+
+use crate::criticality::Criticality;
+use crate::decision::{Advice, Reason, Rejection};
+use crate::units::{InvalidNumber, NANOS, Ratio, Timestamp};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The limits of a [`ConnectionGate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionLimits {
+    /// Open connections. At some 15 KiB each, the default is 150 MiB. Too low refuses idle peers
+    /// for nothing; too high runs out of memory or file descriptors.
+    pub open_max: u64,
+    /// New connections a second, in the long run. A TLS handshake takes up to 1 ms of CPU,
+    /// so the default keeps handshakes below half of one CPU.
+    pub accepts_per_second: u32,
+    /// New connections at once, after a quiet time. Too low refuses a fleet that reconnects after
+    /// a restart, and lets nobody in whose room of it is less than one; too high lets handshakes
+    /// displace requests.
+    pub burst: u32,
+    /// The share of `open_max` and `burst` that each criticality may use, lowest first.
+    pub room: [Ratio; Criticality::COUNT],
+    /// What a peer counts as while nobody knows who it is.
+    pub unknown: Criticality,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            open_max: 10_000,
+            accepts_per_second: 500,
+            burst: 500,
+            room: [70, 80, 90, 100].map(Ratio::percent),
+            unknown: Criticality::Critical,
+        }
+    }
+}
+
+impl ConnectionLimits {
+    /// Refuses room that falls while criticality rises.
+    fn check(&self) -> Result<(), InvalidNumber> {
+        match self.room.windows(2).find(|pair| pair[0] > pair[1]) {
+            Some(pair) => Err(InvalidNumber::new(
+                "the room of a criticality",
+                "at least that of the criticality below",
+                pair[1].get(),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Nanoseconds from token to token; rounded up, so that no second gets more than it may.
+    fn interval(&self) -> u64 {
+        match self.accepts_per_second {
+            0 => NEVER,
+            rate => NANOS.div_ceil(u64::from(rate)),
+        }
+    }
+
+    /// How far ahead of now the bucket may be, for `criticality`: all the tokens it may use.
+    fn ahead_max(&self, criticality: Criticality) -> u64 {
+        let tokens = self.room[criticality.index()].share_of(u64::from(self.burst));
+        match self.interval() {
+            NEVER => 0,
+            interval => tokens.saturating_mul(interval),
+        }
+    }
+}
+
+/// An interval that no bucket refills in.
+const NEVER: u64 = u64::MAX;
+
+/// Which limit refused a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionLimit {
+    /// As many are open as this criticality may see.
+    Open,
+    /// New ones come faster than this criticality may use.
+    AcceptRate,
+}
+
+/// A connection that was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Refused {
+    /// What to tell the peer, if it is told anything.
+    pub rejection: Rejection,
+    /// The limit that was met.
+    pub limit: ConnectionLimit,
+}
+
+impl Refused {
+    const fn new(limit: ConnectionLimit, criticality: Criticality) -> Self {
+        let rejection = Rejection {
+            reason: Reason::TooManyConnections,
+            // Other tasks have connections of their own; this says nothing about them.
+            advice: Advice::RetryElsewhere,
+            criticality,
+            cause: None,
+        };
+        Self { rejection, limit }
+    }
+}
+
+/// Counts connections and new ones per second, and says which to take.
+///
+/// ```
+/// use tidegate_core::{Criticality, Timestamp};
+/// use tidegate_core::connection::gate::{ConnectionGate, ConnectionLimits};
+///
+/// let gate = ConnectionGate::new(ConnectionLimits::default())?;
+/// assert!(gate.accept(None, Timestamp::ZERO).is_ok());
+/// assert!(gate.confirm(Criticality::Sheddable).is_ok());
+/// gate.release();
+/// assert_eq!(gate.open(), 0);
+/// # Ok::<(), tidegate_core::units::InvalidNumber>(())
+/// ```
+#[derive(Debug)]
+pub struct ConnectionGate {
+    open: AtomicU64,
+    /// The time at which the bucket will be full again, in nanoseconds: each token taken puts it
+    /// one interval later.
+    full_at: AtomicU64,
+    open_max: [AtomicU64; Criticality::COUNT],
+    ahead_max: [AtomicU64; Criticality::COUNT],
+    interval: AtomicU64,
+    unknown: AtomicU64,
+}
+
+impl ConnectionGate {
+    /// A gate with nothing open and a full bucket.
+    pub fn new(limits: ConnectionLimits) -> Result<Self, InvalidNumber> {
+        let zeros = || core::array::from_fn(|_| AtomicU64::new(0));
+        let gate = Self {
+            open: AtomicU64::new(0),
+            full_at: AtomicU64::new(0),
+            open_max: zeros(),
+            ahead_max: zeros(),
+            interval: AtomicU64::new(NEVER),
+            unknown: AtomicU64::new(0),
+        };
+        gate.publish(limits)?;
+        Ok(gate)
+    }
+
+    /// Puts other limits in place. Connections beyond the new ones stay open until they close by
+    /// themselves. A decision that runs beside this may see some old and some new limits.
+    pub fn publish(&self, limits: ConnectionLimits) -> Result<(), InvalidNumber> {
+        limits.check()?;
+        for criticality in Criticality::ALL {
+            let i = criticality.index();
+            self.open_max[i].store(limits.room[i].share_of(limits.open_max), Relaxed);
+            self.ahead_max[i].store(limits.ahead_max(criticality), Relaxed);
+        }
+        self.interval.store(limits.interval(), Relaxed);
+        self.unknown.store(limits.unknown.index() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Whether to take a new connection, and if so counts it; [`ConnectionGate::release`] it when
+    /// it closes. `peer` is its criticality, if anything (an address, a port) tells before the
+    /// handshake.
+    pub fn accept(&self, peer: Option<Criticality>, now: Timestamp) -> Result<(), Refused> {
+        let criticality = peer.unwrap_or_else(|| self.unknown());
+        let open_max = self.open_max[criticality.index()].load(Relaxed);
+        if self.open.load(Relaxed) >= open_max {
+            return Err(Refused::new(ConnectionLimit::Open, criticality));
+        }
+        let ahead_max = self.ahead_max[criticality.index()].load(Relaxed);
+        let interval = self.interval.load(Relaxed);
+        self.full_at
+            .fetch_update(Relaxed, Relaxed, |full_at| {
+                let later = full_at.max(now.as_nanos()).checked_add(interval)?;
+                (later - now.as_nanos() <= ahead_max).then_some(later)
+            })
+            .map_err(|_| Refused::new(ConnectionLimit::AcceptRate, criticality))?;
+        self.open
+            .fetch_update(Relaxed, Relaxed, |open| (open < open_max).then_some(open + 1))
+            .map_err(|_| Refused::new(ConnectionLimit::Open, criticality))?;
+        Ok(())
+    }
+
+    /// The handshake has told that the peer of an accepted connection is `criticality`. Refused
+    /// means that it would stand in the room of others: close it, and release it like any other.
+    pub fn confirm(&self, criticality: Criticality) -> Result<(), Refused> {
+        if self.open.load(Relaxed) > self.open_max[criticality.index()].load(Relaxed) {
+            return Err(Refused::new(ConnectionLimit::Open, criticality));
+        }
+        Ok(())
+    }
+
+    /// A connection that was taken has closed.
+    pub fn release(&self) {
+        // A release too many must not wrap around to a gate that is full for ever.
+        let _ = self.open.fetch_update(Relaxed, Relaxed, |open| open.checked_sub(1));
+    }
+
+    /// Open connections.
+    pub fn open(&self) -> u64 {
+        self.open.load(Relaxed)
+    }
+
+    fn unknown(&self) -> Criticality {
+        Criticality::from_index(self.unknown.load(Relaxed) as usize).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
+    use proptest::prelude::*;
+
+    fn limits(open_max: u64, accepts_per_second: u32, burst: u32) -> ConnectionLimits {
+        ConnectionLimits { open_max, accepts_per_second, burst, ..ConnectionLimits::default() }
+    }
+
+    /// How many of `offered` connections at once are taken.
+    fn taken(gate: &ConnectionGate, peer: Criticality, offered: u32, now: Timestamp) -> usize {
+        (0..offered).filter(|_| gate.accept(Some(peer), now).is_ok()).count()
+    }
+
+    #[test]
+    fn room_for_the_more_critical_is_kept_free() {
+        let gate = ConnectionGate::new(limits(100, 1_000_000, 1_000_000)).unwrap();
+        for (peer, more, open) in [
+            (Sheddable, 70, 70),
+            (SheddablePlus, 10, 80),
+            (Sheddable, 0, 80),
+            (Critical, 10, 90),
+            (CriticalPlus, 10, 100),
+            (CriticalPlus, 0, 100),
+        ] {
+            assert_eq!(taken(&gate, peer, 200, Timestamp::ZERO), more, "{peer}");
+            assert_eq!(gate.open(), open);
+        }
+        let refused = gate.accept(None, Timestamp::ZERO).unwrap_err();
+        assert_eq!(refused.limit, ConnectionLimit::Open);
+        assert_eq!(
+            refused.rejection.to_string(),
+            "too_many_connections (CRITICAL); may be retried elsewhere"
+        );
+        for _ in 0..31 {
+            gate.release();
+        }
+        assert_eq!(taken(&gate, Sheddable, 200, Timestamp::ZERO), 1);
+    }
+
+    #[test]
+    fn tokens_go_to_the_more_critical_first() {
+        // A hundred tokens, ten more a second.
+        let gate = ConnectionGate::new(limits(1_000_000, 10, 100)).unwrap();
+        for (secs, peer, more) in [
+            (0, Sheddable, 70),
+            (0, SheddablePlus, 10),
+            (0, CriticalPlus, 20),
+            // Ten new ones are within the reserve of the highest.
+            (1, Critical, 0),
+            (1, CriticalPlus, 10),
+            // Thirty are the whole reserve of all that is above the lowest.
+            (4, Sheddable, 0),
+            (4, SheddablePlus, 10),
+            (5, SheddablePlus, 10),
+            (6, SheddablePlus, 10),
+            (60, Sheddable, 70),
+        ] {
+            let now = Timestamp::from_secs(secs);
+            assert_eq!(taken(&gate, peer, 200, now), more, "{peer} at {secs} s");
+        }
+        assert_eq!(
+            gate.accept(Some(Sheddable), Timestamp::from_secs(60)).unwrap_err().limit,
+            ConnectionLimit::AcceptRate
+        );
+    }
+
+    #[test]
+    fn who_was_overrated_has_to_go_after_the_handshake() {
+        let gate = ConnectionGate::new(limits(100, 1_000, 1_000)).unwrap();
+        for open in 1..=90 {
+            assert!(gate.accept(None, Timestamp::ZERO).is_ok());
+            assert_eq!(gate.confirm(Sheddable).is_ok(), open <= 70, "{open}");
+            assert!(gate.confirm(CriticalPlus).is_ok());
+        }
+        assert!(gate.accept(None, Timestamp::ZERO).is_err());
+    }
+
+    #[test]
+    fn limits_change_while_connections_stay() {
+        let gate = ConnectionGate::new(limits(100, 1_000, 1_000)).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 100, Timestamp::ZERO), 100);
+        gate.publish(limits(50, 1_000, 1_000)).unwrap();
+        assert!(gate.accept(Some(CriticalPlus), Timestamp::ZERO).is_err());
+        gate.publish(limits(150, 1_000, 1_000)).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 100, Timestamp::ZERO), 50);
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_extremes_do_no_harm() {
+        let falling = ConnectionLimits {
+            room: [70, 60, 90, 100].map(Ratio::percent),
+            ..ConnectionLimits::default()
+        };
+        assert_eq!(
+            ConnectionGate::new(falling).unwrap_err().to_string(),
+            "the room of a criticality must be at least that of the criticality below, but it is 0.6"
+        );
+        for (open_max, rate, burst) in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (u64::MAX, 0, u32::MAX)] {
+            let gate = ConnectionGate::new(limits(open_max, rate, burst)).unwrap();
+            for now in [Timestamp::ZERO, Timestamp::MAX] {
+                assert!(gate.accept(Some(CriticalPlus), now).is_err(), "{open_max} {rate} {burst}");
+            }
+            gate.release();
+            assert_eq!(gate.open(), 0);
+        }
+        let gate = ConnectionGate::new(limits(u64::MAX, u32::MAX, u32::MAX)).unwrap();
+        assert!(gate.accept(Some(Sheddable), Timestamp::ZERO).is_ok());
+    }
+
+    #[test]
+    fn racing_threads_exceed_no_limit_together() {
+        const THREADS: usize = 4;
+        // The bucket runs out at 9,000 of CRITICAL_PLUS, the places at 5,000.
+        for (open_max, burst, most) in [(5_000, 9_000, 5_000), (9_000, 5_000, 5_000)] {
+            let gate = ConnectionGate::new(limits(open_max, 1, burst)).unwrap();
+            let taken: usize = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS)
+                    .map(|_| scope.spawn(|| taken(&gate, CriticalPlus, 4_000, Timestamp::ZERO)))
+                    .collect();
+                threads.into_iter().map(|t| t.join().unwrap()).sum()
+            });
+            assert_eq!(taken, most);
+            assert_eq!(gate.open(), most as u64);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| (0..most / THREADS).for_each(|_| gate.release()));
+                }
+            });
+            assert_eq!(gate.open(), 0);
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Operation {
+        Accept(usize),
+        Release,
+        Wait(u64),
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            4 => (0..Criticality::COUNT).prop_map(Operation::Accept),
+            1 => Just(Operation::Release),
+            1 => (0_u64..3_000).prop_map(Operation::Wait),
+        ]
+    }
+
+    proptest! {
+        /// After any history: a level that is taken means that every higher one would have been.
+        #[test]
+        fn no_level_is_refused_before_a_lower_one(
+            operations in proptest::collection::vec(operation(), 0..200),
+            open_max in 0_u64..40, rate in 0_u32..20, burst in 0_u32..20,
+            room in proptest::array::uniform4(0_u32..=100),
+        ) {
+            let mut room = room.map(Ratio::percent);
+            room.sort_unstable();
+            let limits = ConnectionLimits { room, ..limits(open_max, rate, burst) };
+            // One gate for each level, all with the same history, tell what each would get.
+            let gates = Criticality::ALL.map(|_| ConnectionGate::new(limits).unwrap());
+            let mut now = Timestamp::ZERO;
+            let mut accepted = 0_u64;
+            for operation in operations {
+                match operation {
+                    Operation::Wait(ms) => now += core::time::Duration::from_millis(ms),
+                    Operation::Release => gates.iter().for_each(ConnectionGate::release),
+                    Operation::Accept(level) => {
+                        let before: Vec<(u64, u64)> = gates
+                            .iter()
+                            .map(|g| (g.open.load(Relaxed), g.full_at.load(Relaxed)))
+                            .collect();
+                        let answers: Vec<bool> = Criticality::ALL
+                            .iter()
+                            .zip(&gates)
+                            .map(|(c, g)| g.accept(Some(*c), now).is_ok())
+                            .collect();
+                        prop_assert!(answers.is_sorted(), "{:?}", answers);
+                        accepted += u64::from(answers[level]);
+                        // Everyone's history is that of `level`.
+                        for (gate, before) in gates.iter().zip(before) {
+                            let (open, full_at) = if answers[level] {
+                                (gates[level].open(), gates[level].full_at.load(Relaxed))
+                            } else {
+                                before
+                            };
+                            gate.open.store(open, Relaxed);
+                            gate.full_at.store(full_at, Relaxed);
+                        }
+                        prop_assert!(gates[0].open() <= open_max);
+                    }
+                }
+                // No more in all than the bucket held and what has come since.
+                let refilled = now.as_nanos() as f64 / 1e9 * f64::from(rate);
+                prop_assert!(accepted as f64 <= f64::from(burst) + refilled + 1e-6);
+            }
+        }
+    }
+}
