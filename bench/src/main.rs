@@ -1,3 +1,33 @@
-//! Not yet.
+//! Side-by-side measurements: tidegate and what a user would pick instead, in one run.
+//!
+//! Every figure is a ratio to a peer measured in the same round, so that a noisy machine moves
+//! both. Rounds are interleaved, threads are pinned, medians are reported.
+#![allow(clippy::print_stdout)]
 
-fn main() {}
+mod decisions;
+mod measure;
+
+use clap::{Parser, Subcommand};
+
+/// The allocator that the binaries use.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Parser)]
+#[command(name = "tidegate-bench", about = "Measures tidegate beside its peers")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// What one decision costs: an atomic add, governor, tower and ours.
+    Decisions(decisions::Options),
+}
+
+fn main() {
+    match Arguments::parse().command {
+        Command::Decisions(options) => decisions::run(&options),
+    }
+}

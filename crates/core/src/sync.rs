@@ -9,6 +9,7 @@ pub(crate) use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
+#[allow(unused_imports)]
 #[cfg(feature = "loom")]
 pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(feature = "loom")]

@@ -27,7 +27,7 @@
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Reason, Rejection};
 use crate::units::{InvalidNumber, NANOS, Ratio, Timestamp};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// The limits of a [`ConnectionGate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
