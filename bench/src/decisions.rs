@@ -17,6 +17,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tidegate_core::admission::shed::ShedConfig;
 use tidegate_core::admission::{AdmissionGate, Decision, Lane, Request};
 use tidegate_core::balance::{BackendId, Join, LoadReport, RoundRobin, Weighted, WeightedConfig};
@@ -87,11 +88,12 @@ fn admit_release(
     let mut rng = SeededRng::new(2);
     let (estimate, actual) = (Cost::from_micros(10), Cost::from_micros(9));
     let request = Request::new(criticality, estimate);
-    let mut nanos = 0;
+    let mut clock = Timestamp::ZERO;
     move |operations| {
+        // On the stack, where no other thread's state is near.
+        let (mut now, mut rng) = (clock, rng.fork());
         for i in 0..operations {
-            nanos += 100;
-            let now = Timestamp::from_nanos(nanos);
+            now += Duration::from_nanos(100);
             let customer = customers[i as usize % customers.len()];
             match lane.admit(&request.customer(customer), now, &mut rng) {
                 Decision::Admit(permit) => lane.complete(black_box(permit), actual, now),
@@ -100,6 +102,7 @@ fn admit_release(
                 }
             }
         }
+        clock = now;
     }
 }
 

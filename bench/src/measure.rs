@@ -1,7 +1,10 @@
 //! Rounds, pinning and medians.
+//!
+//! Time is the CPU time of the measuring threads: what others do on a busy machine then costs
+//! cache misses at most, not milliseconds.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Barrier;
-use std::time::Instant;
 
 /// Pins the calling thread to one CPU, so that it is not moved between two readings of the clock.
 /// Returns whether that worked: a machine with one CPU has no second.
@@ -50,9 +53,9 @@ impl<'a> Contender<'a> {
                     scope.spawn(move || {
                         pin(cpu);
                         barrier.wait();
-                        let start = Instant::now();
+                        let start = cpu_seconds();
                         operation(operations);
-                        start.elapsed().as_secs_f64()
+                        cpu_seconds() - start
                     })
                 })
                 .collect();
@@ -82,6 +85,12 @@ pub(crate) fn interleave(contenders: &mut [Contender<'_>], rounds: u32, operatio
             }
         }
     }
+}
+
+/// CPU time of the calling thread.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -38,6 +38,16 @@ mod cell {
 const REASONS: [Reason; 4] =
     [Reason::LameDuck, Reason::DeadlinePassed, Reason::OutOfQuota, Reason::Overloaded];
 
+/// Where `reason` stands among [`REASONS`].
+const fn index(reason: Reason) -> usize {
+    match reason {
+        Reason::LameDuck => 0,
+        Reason::DeadlinePassed => 1,
+        Reason::OutOfQuota => 2,
+        _ => 3,
+    }
+}
+
 /// Bits of the gate's state word.
 mod flag {
     pub(super) const LAME_DUCK: u64 = 1;
@@ -206,7 +216,7 @@ impl Lane {
         &mut self,
         flags: u64,
         request: &Request,
-        dark: Option<Rejection>,
+        dark: Option<Reason>,
         now: Timestamp,
     ) -> Permit {
         let Request { customer, criticality, cost, .. } = *request;
@@ -227,7 +237,7 @@ impl Lane {
         now: Timestamp,
     ) -> Decision {
         let level = request.criticality.index();
-        let by_reason = REASONS.iter().position(|&r| r == reason).unwrap_or(0) * LEVELS + level;
+        let by_reason = index(reason) * LEVELS + level;
         let (advice, cause) = match reason {
             Reason::LameDuck => (Advice::RetryElsewhere, None),
             Reason::Overloaded => {
@@ -243,16 +253,15 @@ impl Lane {
             }
             _ => (Advice::DontRetry, None),
         };
-        let rejection = Rejection { reason, advice, criticality: request.criticality, cause };
         if flags & flag::DARK != 0 && reason != Reason::LameDuck {
             self.counts.add(cell::DARK + by_reason, 1);
-            return Decision::Admit(self.enter(flags, request, Some(rejection), now));
+            return Decision::Admit(self.enter(flags, request, Some(reason), now));
         }
         self.counts.add(cell::REJECTED + by_reason, 1);
         if reason == Reason::Overloaded {
             self.counts.add(cell::SHED_COST + level, request.cost.as_nanos());
         }
-        Decision::Reject(rejection)
+        Decision::Reject(Rejection { reason, advice, criticality: request.criticality, cause })
     }
 }
 

@@ -22,7 +22,7 @@ mod tests;
 pub use gate::{AdmissionGate, Controller, Counts, Lane};
 
 use crate::criticality::Criticality;
-use crate::decision::Rejection;
+use crate::decision::{Reason, Rejection};
 use crate::quota::CustomerId;
 use crate::units::{Cost, Timestamp};
 
@@ -102,7 +102,7 @@ pub struct Permit {
     criticality: Criticality,
     charged: Cost,
     degrade: bool,
-    dark: Option<Rejection>,
+    dark: Option<Reason>,
 }
 
 impl Permit {
@@ -111,8 +111,8 @@ impl Permit {
         self.degrade
     }
 
-    /// What would have been answered if this were not dark mode.
-    pub const fn would_reject(&self) -> Option<Rejection> {
+    /// Why it would have been refused if this were not dark mode.
+    pub const fn would_reject(&self) -> Option<Reason> {
         self.dark
     }
 

@@ -311,7 +311,10 @@ impl QuotaLane {
             *lease = self.lease;
         }
         for level in criticality.index()..TOTAL {
-            QuotaGate::lift(&buckets.full_at[level], buckets.pace(level).time_for(cost));
+            let pace = buckets.pace(level);
+            if pace != Pace::UNLIMITED {
+                QuotaGate::lift(&buckets.full_at[level], pace.time_for(cost));
+            }
         }
     }
 }
