@@ -29,10 +29,11 @@ impl Line {
         Self(core::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// Adds to a cell that only the caller writes.
+    /// Adds to a cell that only the caller writes. A line has eight cells; the number of the cell
+    /// is taken modulo eight.
     #[inline]
     pub(crate) fn add(&self, cell: usize, amount: u64) {
-        let cell = &self.0[cell];
+        let cell = &self.0[cell % LINE];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 }
@@ -106,8 +107,14 @@ impl Writer {
     #[inline]
     pub fn add(&mut self, cell: usize, amount: u64) {
         if let Some(line) = self.lines.get(cell / LINE) {
-            line.add(cell % LINE, amount);
+            line.add(cell, amount);
         }
+    }
+
+    /// The first `N` lines, for a gate that adds to several of its cells in a row.
+    #[inline]
+    pub(crate) fn lines<const N: usize>(&mut self) -> Option<&[Line; N]> {
+        self.lines.first_chunk()
     }
 
     /// The whole line that begins at cell `line * LINE`.

@@ -85,18 +85,35 @@ impl SignalId {
     pub const COMBINED: Self = Self(u8::MAX);
 }
 
+/// A utilization in whole thousandths, small enough to travel with every rejection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Thousandths(pub u32);
+
+impl From<Utilization> for Thousandths {
+    /// Rounds, and stops at four million.
+    fn from(utilization: Utilization) -> Self {
+        Self((utilization.get() * 1_000.0).round() as u32)
+    }
+}
+
+impl fmt::Display for Thousandths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1_000, self.0 % 1_000)
+    }
+}
+
 /// The numbers behind a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A signal stood over the threshold of this criticality.
+    /// A signal stood over the threshold of this criticality. Both are multiples of its target.
     Signal {
         /// The signal that was furthest over its target.
         signal: SignalId,
-        /// Where it stood, as a multiple of its target.
-        utilization: Utilization,
-        /// What this criticality may see, as a multiple of the target.
-        threshold: Utilization,
+        /// Where it stood.
+        utilization: Thousandths,
+        /// What this criticality may see.
+        threshold: Thousandths,
     },
     /// The customer's quota had nothing left for this criticality.
     Quota {
@@ -156,8 +173,8 @@ mod tests {
             criticality: Criticality::Sheddable,
             cause: Some(Cause::Signal {
                 signal: SignalId(0),
-                utilization: Utilization::new(1.5).unwrap(),
-                threshold: Utilization::new(0.85).unwrap(),
+                utilization: Thousandths(1_500),
+                threshold: Thousandths(850),
             }),
         };
         assert_eq!(

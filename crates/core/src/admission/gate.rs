@@ -3,15 +3,15 @@
 use super::shed::{Facts, Plan, ShedConfig, Shedder};
 use super::{Decision, Permit, Request};
 use crate::attempts::{AttemptHistogram, AttemptsConfig};
-use crate::counters::{Counters, Writer};
+use crate::counters::{Counters, LINE, Writer};
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Cause, Reason, Rejection, SignalId};
+use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
 use crate::levels::{LevelGate, Levels};
 use crate::quota::{QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
 use crate::signal::Reading;
 use crate::sync::{AtomicU64, Ordering};
-use crate::units::{Cost, Timestamp, Utilization};
+use crate::units::{Cost, Timestamp};
 use std::sync::Arc;
 
 const LEVELS: usize = Criticality::COUNT;
@@ -31,6 +31,8 @@ mod cell {
     /// By reason, then by criticality.
     pub(super) const REJECTED: usize = ATTEMPTS + 3;
     pub(super) const DARK: usize = REJECTED + super::REASONS.len() * LEVELS;
+    /// Lines that hold all of them.
+    pub(super) const LINES: usize = COUNT.div_ceil(crate::counters::LINE);
     pub(super) const COUNT: usize = DARK + super::REASONS.len() * LEVELS;
 }
 
@@ -48,6 +50,11 @@ const fn index(reason: Reason) -> usize {
     }
 }
 
+#[inline]
+fn attempt_cell(request: &Request) -> usize {
+    cell::ATTEMPTS + usize::from(request.attempt.clamp(1, 3) - 1)
+}
+
 /// Bits of the gate's state word.
 mod flag {
     pub(super) const LAME_DUCK: u64 = 1;
@@ -62,9 +69,9 @@ mod flag {
 pub struct AdmissionGate {
     levels: LevelGate,
     flags: AtomicU64,
-    /// The signal in the upper half, its utilization as an `f32` in the lower.
+    /// The signal in the upper half, its utilization in thousandths in the lower.
     cause: AtomicU64,
-    thresholds: [Utilization; LEVELS],
+    thresholds: [Thousandths; LEVELS],
     quota: Arc<QuotaGate>,
     counters: Arc<Counters>,
 }
@@ -76,7 +83,7 @@ impl AdmissionGate {
             levels: LevelGate::new(),
             flags: AtomicU64::new(0),
             cause: AtomicU64::new(u64::from(SignalId::COMBINED.0) << 32),
-            thresholds: Criticality::ALL.map(|c| shed.threshold(c)),
+            thresholds: Criticality::ALL.map(|c| shed.threshold(c).into()),
             quota: QuotaGate::new(quota),
             counters: Counters::new(cell::COUNT),
         })
@@ -130,7 +137,7 @@ impl AdmissionGate {
 
     fn publish(&self, plan: &Plan, advice: Advice) {
         self.set_levels(plan.levels);
-        let utilization = (plan.reading.utilization.get() as f32).to_bits();
+        let Thousandths(utilization) = plan.reading.utilization.into();
         let cause = u64::from(plan.reading.signal.0) << 32 | u64::from(utilization);
         self.cause.store(cause, Ordering::Relaxed);
         self.set_flag(flag::DONT_RETRY, advice == Advice::DontRetry);
@@ -141,11 +148,9 @@ impl AdmissionGate {
 
     fn cause(&self, criticality: Criticality) -> Cause {
         let word = self.cause.load(Ordering::Relaxed);
-        // An `f64` too large for an `f32` became infinite.
-        let utilization = f64::from(f32::from_bits(word as u32).min(f32::MAX));
         Cause::Signal {
             signal: SignalId((word >> 32) as u8),
-            utilization: Utilization::new(utilization).unwrap_or_default(),
+            utilization: Thousandths(word as u32),
             threshold: self.thresholds[criticality.index()],
         }
     }
@@ -169,8 +174,6 @@ impl Lane {
     #[inline]
     pub fn admit(&mut self, request: &Request, now: Timestamp, rng: &mut impl Rng) -> Decision {
         let flags = self.gate.flags.load(Ordering::Relaxed);
-        let attempt = usize::from(request.attempt.clamp(1, 3) - 1);
-        self.counts.add(cell::ATTEMPTS + attempt, 1);
         match self.check(flags, request, now, rng) {
             Ok(()) => Decision::Admit(self.enter(flags, request, None, now)),
             Err(reason) => self.refuse(flags, request, reason, now),
@@ -182,10 +185,21 @@ impl Lane {
     #[expect(clippy::needless_pass_by_value, reason = "a permit can be given back only once")]
     pub fn complete(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
         let Permit { customer, criticality, charged, .. } = permit;
-        self.counts.add(cell::COMPLETED, 1);
-        self.counts.add(cell::COMPLETED_COST, charged.as_nanos());
-        self.counts.add(cell::WORKED, actual.as_nanos());
+        self.count([
+            (cell::COMPLETED, 1),
+            (cell::COMPLETED_COST, charged.as_nanos()),
+            (cell::WORKED, actual.as_nanos()),
+        ]);
         self.quota.settle(customer, criticality, charged, actual, now);
+    }
+
+    #[inline]
+    fn count<const N: usize>(&mut self, amounts: [(usize, u64); N]) {
+        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+            for (cell, amount) in amounts {
+                lines[cell / LINE].add(cell, amount);
+            }
+        }
     }
 
     #[inline]
@@ -221,8 +235,11 @@ impl Lane {
     ) -> Permit {
         let Request { customer, criticality, cost, .. } = *request;
         let level = criticality.index();
-        self.counts.add(cell::ADMITTED + level, 1);
-        self.counts.add(cell::ADMITTED_COST + level, cost.as_nanos());
+        self.count([
+            (attempt_cell(request), 1),
+            (cell::ADMITTED + level, 1),
+            (cell::ADMITTED_COST + level, cost.as_nanos()),
+        ]);
         self.quota.charge(customer, criticality, cost, now);
         let degrade = flags >> flag::DEGRADE >> level & 1 == 1;
         Permit { customer, criticality, charged: cost, degrade, dark }
@@ -254,13 +271,15 @@ impl Lane {
             _ => (Advice::DontRetry, None),
         };
         if flags & flag::DARK != 0 && reason != Reason::LameDuck {
-            self.counts.add(cell::DARK + by_reason, 1);
+            self.count([(cell::DARK + by_reason, 1)]);
             return Decision::Admit(self.enter(flags, request, Some(reason), now));
         }
-        self.counts.add(cell::REJECTED + by_reason, 1);
-        if reason == Reason::Overloaded {
-            self.counts.add(cell::SHED_COST + level, request.cost.as_nanos());
-        }
+        let shed = if reason == Reason::Overloaded { request.cost.as_nanos() } else { 0 };
+        self.count([
+            (attempt_cell(request), 1),
+            (cell::REJECTED + by_reason, 1),
+            (cell::SHED_COST + level, shed),
+        ]);
         Decision::Reject(Rejection { reason, advice, criticality: request.criticality, cause })
     }
 }

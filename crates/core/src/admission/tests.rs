@@ -3,7 +3,7 @@
 use super::shed::{Facts, Plan, ShedConfig, Shedder};
 use super::*;
 use crate::attempts::AttemptsConfig;
-use crate::decision::{Advice, Cause, Reason, SignalId};
+use crate::decision::{Advice, Cause, Reason, SignalId, Thousandths};
 use crate::fleet::Limits;
 use crate::levels::Levels;
 use crate::quota::QuotaConfig;
@@ -122,8 +122,8 @@ fn a_rejection_carries_the_signal_the_number_and_the_threshold() {
     }
     let expected = Cause::Signal {
         signal: SignalId(3),
-        utilization: utilization(2.5),
-        threshold: utilization(0.85),
+        utilization: Thousandths(2_500),
+        threshold: Thousandths(850),
     };
     assert_eq!(rejections.last().unwrap().cause, Some(expected));
 

@@ -26,8 +26,8 @@
 
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Reason, Rejection};
-use crate::units::{InvalidNumber, NANOS, Ratio, Timestamp};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::units::{InvalidNumber, NANOS, Ratio, Timestamp};
 
 /// The limits of a [`ConnectionGate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,7 +45,7 @@ pub use usage::{Usage, UsageMeter};
 use crate::counters::{Counters, LINE, Writer};
 use crate::criticality::Criticality;
 use crate::fleet::Limits;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
 use crate::units::{Cost, Timestamp, nanos};
 use bucket::Pace;
 use core::time::Duration;
@@ -89,6 +89,9 @@ impl Default for QuotaConfig {
 pub struct QuotaGate {
     customers: Box<[Buckets]>,
     usage: Arc<Counters>,
+    /// Whether any customer has limits by criticality. As long as nobody has, there is only one
+    /// bucket to look at.
+    by_level: AtomicU8,
     burst: u64,
     depth_max: u64,
     /// How deep each criticality may find a bucket.
@@ -122,6 +125,7 @@ impl QuotaGate {
         Arc::new(Self {
             customers: (0..customers_max).map(|_| buckets()).collect(),
             usage: Counters::new(customers_max * LINE),
+            by_level: AtomicU8::new(0),
             burst,
             depth_max: burst.saturating_add(nanos(config.debt_max)),
             open_below: core::array::from_fn(|level| {
@@ -144,6 +148,9 @@ impl QuotaGate {
             let limit = limits[level];
             let bound_by_above = limits.get(level + 1).is_some_and(|&above| above == limit);
             let pace = if bound_by_above { Pace::UNLIMITED } else { Pace::of(limit) };
+            if level < TOTAL && pace != Pace::UNLIMITED {
+                self.by_level.store(1, Ordering::Relaxed);
+            }
             let blocked = !bound_by_above && limit.as_nanos_per_sec() == 0;
             buckets.pace[level].store(pace.bits(), Ordering::Relaxed);
             if blocked {
@@ -167,11 +174,12 @@ impl QuotaGate {
         now: Timestamp,
     ) -> Result<(), Duration> {
         let buckets = self.buckets(customer);
-        let level = criticality.index();
-        let depth = buckets.full_at[level..].iter().fold(0, |deepest: u64, full_at| {
-            deepest.max(full_at.load(Ordering::Relaxed).saturating_sub(now.as_nanos()))
-        });
-        let open_below = self.open_below[level];
+        let depth = |level: usize| {
+            buckets.full_at[level].load(Ordering::Relaxed).saturating_sub(now.as_nanos())
+        };
+        let own = self.own_buckets(criticality);
+        let depth = own.fold(depth(TOTAL), |deepest, level| deepest.max(depth(level)));
+        let open_below = self.open_below[criticality.index()];
         if depth < open_below { Ok(()) } else { Err(Duration::from_nanos(depth - open_below + 1)) }
     }
 
@@ -183,6 +191,13 @@ impl QuotaGate {
             lease: self.burst / LEASES,
             gate: Arc::clone(self),
         }
+    }
+
+    /// The buckets below the total one that a request of `criticality` counts towards.
+    #[inline]
+    fn own_buckets(&self, criticality: Criticality) -> core::ops::Range<usize> {
+        let by_level = self.by_level.load(Ordering::Relaxed) != 0;
+        if by_level { criticality.index()..TOTAL } else { TOTAL..TOTAL }
     }
 
     #[inline]
@@ -292,7 +307,7 @@ impl QuotaLane {
             self.gate.deepen(&buckets.full_at[TOTAL], missing.saturating_add(self.lease), now);
             *lease = self.lease;
         }
-        for level in criticality.index()..TOTAL {
+        for level in self.gate.own_buckets(criticality) {
             let pace = buckets.pace(level);
             if pace != Pace::UNLIMITED {
                 self.gate.deepen(&buckets.full_at[level], pace.time_for(cost), now);
@@ -310,7 +325,7 @@ impl QuotaLane {
             QuotaGate::lift(&buckets.full_at[TOTAL], *lease - self.lease);
             *lease = self.lease;
         }
-        for level in criticality.index()..TOTAL {
+        for level in self.gate.own_buckets(criticality) {
             let pace = buckets.pace(level);
             if pace != Pace::UNLIMITED {
                 QuotaGate::lift(&buckets.full_at[level], pace.time_for(cost));
