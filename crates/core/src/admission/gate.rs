@@ -16,24 +16,31 @@ use std::sync::Arc;
 
 const LEVELS: usize = Criticality::COUNT;
 
-/// The cells of the gate's counters, each group of four by criticality.
+/// Where the gate counts. Each criticality has a line of its own, so that a request finds its cells
+/// by one multiplication; lines are [`LINE`] cells long.
 mod cell {
-    use super::LEVELS;
+    use super::{LEVELS, LINE};
 
+    // In the line of each criticality.
     pub(super) const ADMITTED: usize = 0;
-    pub(super) const ADMITTED_COST: usize = ADMITTED + LEVELS;
-    pub(super) const SHED_COST: usize = ADMITTED_COST + LEVELS;
-    pub(super) const COMPLETED: usize = SHED_COST + LEVELS;
-    pub(super) const COMPLETED_COST: usize = COMPLETED + 1;
-    pub(super) const WORKED: usize = COMPLETED_COST + 1;
+    pub(super) const ADMITTED_COST: usize = 1;
+    pub(super) const SHED_COST: usize = 2;
+    /// By reason.
+    pub(super) const REJECTED: usize = 3;
+
+    // In the line that they share.
+    pub(super) const SHARED: usize = LEVELS;
+    pub(super) const COMPLETED: usize = 0;
+    pub(super) const COMPLETED_COST: usize = 1;
+    pub(super) const WORKED: usize = 2;
     /// First, second, third and later attempts.
-    pub(super) const ATTEMPTS: usize = WORKED + 1;
-    /// By reason, then by criticality.
-    pub(super) const REJECTED: usize = ATTEMPTS + 3;
-    pub(super) const DARK: usize = REJECTED + super::REASONS.len() * LEVELS;
-    /// Lines that hold all of them.
-    pub(super) const LINES: usize = COUNT.div_ceil(crate::counters::LINE);
-    pub(super) const COUNT: usize = DARK + super::REASONS.len() * LEVELS;
+    pub(super) const ATTEMPTS: usize = 3;
+
+    /// Lines of what dark mode let in: by criticality, then by reason.
+    pub(super) const DARK: usize = SHARED + 1;
+
+    pub(super) const LINES: usize = DARK + LEVELS;
+    pub(super) const COUNT: usize = LINES * LINE;
 }
 
 /// The reasons this gate gives, in the order of its checks.
@@ -48,11 +55,6 @@ const fn index(reason: Reason) -> usize {
         Reason::OutOfQuota => 2,
         _ => 3,
     }
-}
-
-#[inline]
-fn attempt_cell(request: &Request) -> usize {
-    cell::ATTEMPTS + usize::from(request.attempt.clamp(1, 3) - 1)
 }
 
 /// Bits of the gate's state word.
@@ -184,22 +186,15 @@ impl Lane {
     #[inline]
     #[expect(clippy::needless_pass_by_value, reason = "a permit can be given back only once")]
     pub fn complete(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
-        let Permit { customer, criticality, charged, .. } = permit;
-        self.count([
-            (cell::COMPLETED, 1),
-            (cell::COMPLETED_COST, charged.as_nanos()),
-            (cell::WORKED, actual.as_nanos()),
-        ]);
-        self.quota.settle(customer, criticality, charged, actual, now);
-    }
-
-    #[inline]
-    fn count<const N: usize>(&mut self, amounts: [(usize, u64); N]) {
+        let (customer, criticality, charged) =
+            (permit.customer(), permit.criticality(), permit.charged());
         if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
-            for (cell, amount) in amounts {
-                lines[cell / LINE].add(cell, amount);
-            }
+            let shared = &lines[cell::SHARED];
+            shared.add(cell::COMPLETED, 1);
+            shared.add(cell::COMPLETED_COST, charged.as_nanos());
+            shared.add(cell::WORKED, actual.as_nanos());
         }
+        self.quota.settle(customer, criticality, charged, actual, now);
     }
 
     #[inline]
@@ -235,14 +230,14 @@ impl Lane {
     ) -> Permit {
         let Request { customer, criticality, cost, .. } = *request;
         let level = criticality.index();
-        self.count([
-            (attempt_cell(request), 1),
-            (cell::ADMITTED + level, 1),
-            (cell::ADMITTED_COST + level, cost.as_nanos()),
-        ]);
+        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+            lines[cell::SHARED].add(cell::ATTEMPTS + request.tries(), 1);
+            lines[level].add(cell::ADMITTED, 1);
+            lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
+        }
         self.quota.charge(customer, criticality, cost, now);
         let degrade = flags >> flag::DEGRADE >> level & 1 == 1;
-        Permit { customer, criticality, charged: cost, degrade, dark }
+        Permit::new(customer, criticality, cost, degrade, dark)
     }
 
     #[inline]
@@ -254,7 +249,6 @@ impl Lane {
         now: Timestamp,
     ) -> Decision {
         let level = request.criticality.index();
-        let by_reason = index(reason) * LEVELS + level;
         let (advice, cause) = match reason {
             Reason::LameDuck => (Advice::RetryElsewhere, None),
             Reason::Overloaded => {
@@ -271,15 +265,18 @@ impl Lane {
             _ => (Advice::DontRetry, None),
         };
         if flags & flag::DARK != 0 && reason != Reason::LameDuck {
-            self.count([(cell::DARK + by_reason, 1)]);
+            if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+                lines[cell::DARK + level].add(index(reason), 1);
+            }
             return Decision::Admit(self.enter(flags, request, Some(reason), now));
         }
-        let shed = if reason == Reason::Overloaded { request.cost.as_nanos() } else { 0 };
-        self.count([
-            (attempt_cell(request), 1),
-            (cell::REJECTED + by_reason, 1),
-            (cell::SHED_COST + level, shed),
-        ]);
+        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+            lines[cell::SHARED].add(cell::ATTEMPTS + request.tries(), 1);
+            lines[level].add(cell::REJECTED + index(reason), 1);
+            if reason == Reason::Overloaded {
+                lines[level].add(cell::SHED_COST, request.cost.as_nanos());
+            }
+        }
         Decision::Reject(Rejection { reason, advice, criticality: request.criticality, cause })
     }
 }
@@ -293,38 +290,41 @@ pub struct Counts {
 impl Counts {
     /// Requests admitted.
     pub fn admitted(&self, criticality: Criticality) -> u64 {
-        self.totals[cell::ADMITTED + criticality.index()]
+        self.at(criticality.index(), cell::ADMITTED)
     }
 
     /// Requests refused for `reason`; none for reasons that this gate does not give.
     pub fn rejected(&self, reason: Reason, criticality: Criticality) -> u64 {
-        self.by_reason(cell::REJECTED, reason, criticality)
+        by_reason(reason, |i| self.at(criticality.index(), cell::REJECTED + i))
     }
 
     /// Requests that dark mode let in, and that would have been refused for `reason`.
     pub fn dark(&self, reason: Reason, criticality: Criticality) -> u64 {
-        self.by_reason(cell::DARK, reason, criticality)
+        by_reason(reason, |i| self.at(cell::DARK + criticality.index(), i))
     }
 
     /// Requests admitted and not yet done.
     pub fn inflight(&self) -> u64 {
-        let admitted =
-            Criticality::ALL.into_iter().fold(0, |sum: u64, c| sum.wrapping_add(self.admitted(c)));
-        difference(admitted, self.totals[cell::COMPLETED])
-    }
-
-    fn by_reason(&self, group: usize, reason: Reason, criticality: Criticality) -> u64 {
-        REASONS
-            .iter()
-            .position(|&r| r == reason)
-            .map_or(0, |i| self.totals[group + i * LEVELS + criticality.index()])
+        difference(self.over_levels(cell::ADMITTED), self.at(cell::SHARED, cell::COMPLETED))
     }
 
     fn inflight_cost(&self) -> Cost {
-        let admitted = (0..LEVELS)
-            .fold(0, |sum: u64, level| sum.wrapping_add(self.totals[cell::ADMITTED_COST + level]));
-        Cost::from_nanos(difference(admitted, self.totals[cell::COMPLETED_COST]))
+        let completed = self.at(cell::SHARED, cell::COMPLETED_COST);
+        Cost::from_nanos(difference(self.over_levels(cell::ADMITTED_COST), completed))
     }
+
+    fn at(&self, line: usize, cell: usize) -> u64 {
+        self.totals[line * LINE + cell]
+    }
+
+    fn over_levels(&self, cell: usize) -> u64 {
+        (0..LEVELS).fold(0, |sum, level| sum.wrapping_add(self.at(level, cell)))
+    }
+}
+
+/// The count of `reason`, for the reasons that this gate gives.
+fn by_reason(reason: Reason, count: impl Fn(usize) -> u64) -> u64 {
+    REASONS.iter().position(|&r| r == reason).map_or(0, count)
 }
 
 /// `a - b` of two counters that wrap and were not read at the same instant: what is below zero is
@@ -361,18 +361,19 @@ impl Controller {
     pub fn tick(&mut self, gate: &AdmissionGate, reading: Reading, now: Timestamp) -> Plan {
         let counts = gate.counts();
         let last = core::mem::replace(&mut self.last, counts);
-        let since = |cell: usize| difference(counts.totals[cell], last.totals[cell]);
+        let since = |line, cell| difference(counts.at(line, cell), last.at(line, cell));
+        let cost_since = |line, cell| Cost::from_nanos(since(line, cell));
         let facts = Facts {
             reading,
             offered: core::array::from_fn(|level| {
-                let admitted = Cost::from_nanos(since(cell::ADMITTED_COST + level));
-                admitted + Cost::from_nanos(since(cell::SHED_COST + level))
+                cost_since(level, cell::ADMITTED_COST) + cost_since(level, cell::SHED_COST)
             }),
-            completed: Cost::from_nanos(since(cell::COMPLETED_COST)),
-            worked: Cost::from_nanos(since(cell::WORKED)),
+            completed: cost_since(cell::SHARED, cell::COMPLETED_COST),
+            worked: cost_since(cell::SHARED, cell::WORKED),
             inflight: counts.inflight_cost(),
         };
-        self.attempts.record_counts(core::array::from_fn(|i| since(cell::ATTEMPTS + i)), now);
+        let attempts = core::array::from_fn(|i| since(cell::SHARED, cell::ATTEMPTS + i));
+        self.attempts.record_counts(attempts, now);
         let plan = self.shedder.tick(&facts, now);
         gate.publish(&plan, self.attempts.advice(now));
         plan

@@ -38,8 +38,8 @@ pub struct Request {
     pub cost: Cost,
     /// When its caller stops waiting.
     pub deadline: Timestamp,
-    /// Which try this is, the first being 1.
-    pub attempt: u8,
+    /// Earlier tries: none, one, or two and more.
+    tries: u8,
 }
 
 impl Request {
@@ -50,7 +50,7 @@ impl Request {
             customer: CustomerId::DEFAULT,
             cost,
             deadline: Timestamp::MAX,
-            attempt: 1,
+            tries: 0,
         }
     }
 
@@ -71,8 +71,18 @@ impl Request {
     /// Which try this is, the first being 1.
     #[must_use]
     pub const fn attempt(mut self, attempt: u8) -> Self {
-        self.attempt = attempt;
+        self.tries = match attempt {
+            0 | 1 => 0,
+            2 => 1,
+            _ => 2,
+        };
         self
+    }
+
+    /// The cell of the attempt histogram.
+    #[inline]
+    const fn tries(&self) -> usize {
+        self.tries as usize
     }
 }
 
@@ -98,30 +108,52 @@ impl Decision {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an admitted request is in flight until its permit goes to `complete`"]
 pub struct Permit {
-    customer: CustomerId,
-    criticality: Criticality,
     charged: Cost,
-    degrade: bool,
-    dark: Option<Reason>,
+    /// Everything else in one word, so that a permit travels in two registers: the customer in the
+    /// upper half, then criticality, degrading, and one more than the index of the dark reason.
+    about: u64,
 }
 
 impl Permit {
+    #[inline]
+    fn new(
+        customer: CustomerId,
+        criticality: Criticality,
+        charged: Cost,
+        degrade: bool,
+        dark: Option<Reason>,
+    ) -> Self {
+        let dark = dark.map_or(0, |reason| 1 + reason as u64);
+        let about =
+            u64::from(customer.0) << 32 | dark << 16 | u64::from(degrade) << 8 | criticality as u64;
+        Self { charged, about }
+    }
+
     /// Whether a cheaper answer would help: the task is close to shedding.
     pub const fn degrade(&self) -> bool {
-        self.degrade
+        self.about >> 8 & 1 == 1
     }
 
     /// Why it would have been refused if this were not dark mode.
-    pub const fn would_reject(&self) -> Option<Reason> {
-        self.dark
+    pub fn would_reject(&self) -> Option<Reason> {
+        let dark = (self.about >> 16) as u8;
+        Reason::ALL.into_iter().find(|&reason| reason as u8 + 1 == dark)
     }
 
     /// What the request counts as.
+    #[inline]
     pub const fn criticality(&self) -> Criticality {
-        self.criticality
+        Criticality::ALL[self.about as usize % Criticality::COUNT]
+    }
+
+    /// Whom it is charged to.
+    #[inline]
+    pub const fn customer(&self) -> CustomerId {
+        CustomerId((self.about >> 32) as u32)
     }
 
     /// What was charged for it in advance.
+    #[inline]
     pub const fn charged(&self) -> Cost {
         self.charged
     }

@@ -108,6 +108,12 @@ struct Buckets {
 }
 
 impl Buckets {
+    #[inline]
+    fn depth(&self, level: usize, now: Timestamp) -> u64 {
+        self.full_at[level].load(Ordering::Relaxed).saturating_sub(now.as_nanos())
+    }
+
+    #[inline]
     fn pace(&self, level: usize) -> Pace {
         Pace::from_bits(self.pace[level].load(Ordering::Relaxed))
     }
@@ -174,11 +180,11 @@ impl QuotaGate {
         now: Timestamp,
     ) -> Result<(), Duration> {
         let buckets = self.buckets(customer);
-        let depth = |level: usize| {
-            buckets.full_at[level].load(Ordering::Relaxed).saturating_sub(now.as_nanos())
-        };
-        let own = self.own_buckets(criticality);
-        let depth = own.fold(depth(TOTAL), |deepest, level| deepest.max(depth(level)));
+        let mut depth = buckets.depth(TOTAL, now);
+        if self.by_level() {
+            let own = criticality.index()..TOTAL;
+            depth = own.fold(depth, |deepest, level| deepest.max(buckets.depth(level, now)));
+        }
         let open_below = self.open_below[criticality.index()];
         if depth < open_below { Ok(()) } else { Err(Duration::from_nanos(depth - open_below + 1)) }
     }
@@ -193,11 +199,9 @@ impl QuotaGate {
         }
     }
 
-    /// The buckets below the total one that a request of `criticality` counts towards.
     #[inline]
-    fn own_buckets(&self, criticality: Criticality) -> core::ops::Range<usize> {
-        let by_level = self.by_level.load(Ordering::Relaxed) != 0;
-        if by_level { criticality.index()..TOTAL } else { TOTAL..TOTAL }
+    fn by_level(&self) -> bool {
+        self.by_level.load(Ordering::Relaxed) != 0
     }
 
     #[inline]
@@ -297,17 +301,29 @@ impl QuotaLane {
 
     #[inline]
     fn take(&mut self, customer: usize, criticality: Criticality, cost: Cost, now: Timestamp) {
-        let buckets = &self.gate.customers[customer];
-        let time = buckets.pace(TOTAL).time_for(cost);
-        let lease = &mut self.leases[customer];
-        if let Some(left) = lease.checked_sub(time) {
-            *lease = left;
-        } else {
-            let missing = time - *lease;
-            self.gate.deepen(&buckets.full_at[TOTAL], missing.saturating_add(self.lease), now);
-            *lease = self.lease;
+        let time = self.gate.customers[customer].pace(TOTAL).time_for(cost);
+        match self.leases[customer].checked_sub(time) {
+            Some(left) => self.leases[customer] = left,
+            None => self.take_lease(customer, time, now),
         }
-        for level in self.gate.own_buckets(criticality) {
+        if self.gate.by_level() {
+            self.take_own(customer, criticality, cost, now);
+        }
+    }
+
+    /// Takes what is missing out of the shared bucket, and a new lease with it.
+    #[cold]
+    fn take_lease(&mut self, customer: usize, time: u64, now: Timestamp) {
+        let missing = time.saturating_sub(self.leases[customer]);
+        let full_at = &self.gate.customers[customer].full_at[TOTAL];
+        self.gate.deepen(full_at, missing.saturating_add(self.lease), now);
+        self.leases[customer] = self.lease;
+    }
+
+    /// Takes out of the buckets below the total one.
+    fn take_own(&mut self, customer: usize, criticality: Criticality, cost: Cost, now: Timestamp) {
+        let buckets = &self.gate.customers[customer];
+        for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
             if pace != Pace::UNLIMITED {
                 self.gate.deepen(&buckets.full_at[level], pace.time_for(cost), now);
@@ -315,17 +331,31 @@ impl QuotaLane {
         }
     }
 
+    #[inline]
     fn give_back(&mut self, customer: usize, criticality: Criticality, cost: Cost) {
-        let buckets = &self.gate.customers[customer];
-        let time = buckets.pace(TOTAL).time_for(cost);
-        let lease = &mut self.leases[customer];
-        *lease = lease.saturating_add(time);
+        let time = self.gate.customers[customer].pace(TOTAL).time_for(cost);
+        let lease = self.leases[customer].saturating_add(time);
+        self.leases[customer] = lease;
         // Two leases in hand are one too many.
-        if *lease >= self.lease.saturating_mul(2) {
-            QuotaGate::lift(&buckets.full_at[TOTAL], *lease - self.lease);
-            *lease = self.lease;
+        if lease >= self.lease.saturating_mul(2) {
+            self.give_back_lease(customer);
         }
-        for level in self.gate.own_buckets(criticality) {
+        if self.gate.by_level() {
+            self.give_back_own(customer, criticality, cost);
+        }
+    }
+
+    #[cold]
+    fn give_back_lease(&mut self, customer: usize) {
+        let surplus = self.leases[customer].saturating_sub(self.lease);
+        QuotaGate::lift(&self.gate.customers[customer].full_at[TOTAL], surplus);
+        self.leases[customer] = self.lease;
+    }
+
+    /// Gives back to the buckets below the total one.
+    fn give_back_own(&mut self, customer: usize, criticality: Criticality, cost: Cost) {
+        let buckets = &self.gate.customers[customer];
+        for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
             if pace != Pace::UNLIMITED {
                 QuotaGate::lift(&buckets.full_at[level], pace.time_for(cost));
