@@ -194,8 +194,9 @@ impl Fleet {
             reporter.deadline = reporter.deadline.max(lease);
         }
         reporter.stamp = reporter.stamp.wrapping_add(1);
-        let stamp = reporter.stamp;
+        let (stamp, acked) = (reporter.stamp, reporter.acked);
 
+        let learning = self.is_learning(now);
         let (mut cursor, mut named, mut dropped) = (0, 0, 0);
         for usage in usages {
             let customer = match self.ledger.customers.get(usage.customer.index()) {
@@ -215,6 +216,9 @@ impl Fleet {
             };
             let entry = &mut self.ledger.customers[customer.index()].entries[place];
             named += usize::from(entry.stamp != stamp);
+            if let Some(has) = usage.has {
+                entry.learn(nanos(has.as_array()), acked, learning);
+            }
             if note(entry, usage, stamp, now) {
                 self.ledger.mark(customer.index());
             }
@@ -307,18 +311,12 @@ fn note(entry: &mut Entry, usage: &Usage, stamp: u32, now: Timestamp) -> bool {
             demand[l] = demand[l].saturating_add(entry.demand[l]);
         }
     }
-    let mut changed = entry.demand != demand || entry.used != used;
+    let changed = entry.demand != demand || entry.used != used;
     (entry.stamp, entry.used, entry.demand) = (stamp, used, demand);
     if demand != [0; LEVELS] {
         entry.wanted_at = now;
     }
-    if entry.number == 0 {
-        if let Some(has) = usage.has {
-            entry.learn(nanos(has.as_array()));
-        }
-        changed = true;
-    }
-    changed
+    changed || entry.number == 0
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) stamp: u32,
     pub(super) used: Levels,
     pub(super) demand: Levels,
-    /// What the task may still hold from before the last grant.
+    /// What else the task may hold, from before the last grant.
     pub(super) before: Levels,
     /// The last grant.
     pub(super) granted: Levels,
@@ -31,56 +31,65 @@ pub(super) struct Entry {
     pub(super) wanted_at: Timestamp,
     /// The last grant took everything back.
     pub(super) revoked: bool,
-    /// What the task holds from before the grants that it acknowledged to this leader does not
-    /// shrink in silence: it is a safe share already, or one of another leader.
+    /// What it may hold from before does not shrink in silence: it is a safe share already, or
+    /// perhaps one of another leader.
     pub(super) firm: bool,
 }
 
 impl Entry {
-    /// Whether the task is known to hold the last grant and nothing else.
+    /// Whether nothing is on its way to the task, so that it may be given a new grant.
     pub(super) const fn is_settled(&self, acked: u64) -> bool {
         self.number <= acked
     }
 
+    /// Whether the task is known to hold the last grant and nothing else.
+    const fn is_acked(&self, acked: u64) -> bool {
+        self.number != 0 && self.is_settled(acked)
+    }
+
     /// The most that the task may be using.
     pub(super) fn counted(&self, acked: u64) -> Levels {
-        if self.is_settled(acked) { self.granted } else { higher(self.before, self.granted) }
+        if self.is_acked(acked) { self.granted } else { higher(self.before, self.granted) }
     }
 
     /// The stream broke: the task has to be told anew, and may hold any of what it was told.
     pub(super) fn untell(&mut self, acked: u64) {
-        if self.number != 0 && self.is_settled(acked) {
-            self.firm = false;
+        if self.is_acked(acked) {
+            (self.before, self.firm) = ([0; 4], false);
         }
-        self.granted = self.counted(acked);
         self.number = 0;
     }
 
     /// The lease ended: the task fell back to the safe share of whatever it held.
     pub(super) fn lapse(&mut self, acked: u64, safe: Ratio) {
-        let fallen = |levels, firm| if firm { levels } else { part(safe, levels) };
-        self.granted = if self.number == 0 {
-            fallen(self.granted, self.firm)
-        } else if self.is_settled(acked) {
-            part(safe, self.granted)
+        self.untell(acked);
+        if self.firm {
+            self.granted = higher(self.before, part(safe, self.granted));
         } else {
-            higher(fallen(self.before, self.firm), part(safe, self.granted))
-        };
-        (self.number, self.firm) = (0, true);
+            self.granted = part(safe, higher(self.before, self.granted));
+        }
+        (self.before, self.firm) = (self.granted, true);
         (self.used, self.demand) = Default::default();
     }
 
-    /// The task says that it holds `has`, and was told nothing yet on this stream.
-    pub(super) fn learn(&mut self, has: Levels) {
-        let known = self.granted;
-        self.granted = higher(known, has);
-        self.firm |= self.granted != known;
+    /// The task says that it holds `has`. That is news until it acknowledged a grant of this stream,
+    /// and counts. But only a leader that learns takes it for a grant: a report may be old, or lie.
+    pub(super) fn learn(&mut self, has: Levels, acked: u64, learning: bool) {
+        if self.is_acked(acked) {
+            return;
+        }
+        let more = higher(self.before, has);
+        self.firm |= more != self.before;
+        self.before = more;
+        if learning && self.number == 0 {
+            self.granted = higher(self.granted, has);
+        }
     }
 
-    /// The next grant, to a task that holds the last one.
-    pub(super) fn grant(&mut self, levels: Levels, number: u64, revoked: bool) {
-        self.firm &= self.number == 0;
-        self.before = self.granted;
+    /// The next grant.
+    pub(super) fn grant(&mut self, levels: Levels, number: u64, acked: u64, revoked: bool) {
+        self.firm &= !self.is_acked(acked);
+        self.before = self.counted(acked);
         self.granted = levels;
         self.number = number;
         self.revoked = revoked;

@@ -72,7 +72,8 @@ pub struct Usage {
 #[must_use]
 pub struct Answer {
     /// Whether to answer the task, which renews its lease. If not, it does not take in its grants:
-    /// close the stream without an answer.
+    /// close the stream without an answer. Grants that are pushed later go with the last report
+    /// that did renew it.
     pub renewed: bool,
     /// Lines that were left out, as the task has too many customers.
     pub dropped: usize,

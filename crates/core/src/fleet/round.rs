@@ -37,6 +37,8 @@ struct Seat {
     revoke: bool,
     /// The most that it may be using.
     holds: Levels,
+    /// What it was granted last.
+    granted: Levels,
     /// What it gets above that.
     raise: Levels,
 }
@@ -137,6 +139,7 @@ impl CustomerDivider {
                 settled: entry.is_settled(task.acked),
                 revoke: idle || customer.retired,
                 holds,
+                granted: entry.granted,
                 raise: [0; LEVELS],
             });
         }
@@ -151,7 +154,7 @@ impl CustomerDivider {
             self.claims.clear();
             let mut lacked = 0_u128;
             for (seat, target) in self.seats.iter().zip(&self.allocator.targets) {
-                let lacks = target.whole[l].saturating_sub(seat.holds[l]);
+                let lacks = target.whole[l].saturating_sub(seat.granted[l]);
                 let lacks = if seat.settled { lacks } else { 0 };
                 lacked += u128::from(lacks);
                 self.claims.push((lacks, seat.weight));
@@ -185,23 +188,23 @@ impl CustomerDivider {
                 continue;
             }
             let mut new: Levels = core::array::from_fn(|l| {
-                target.whole[l].min(seat.holds[l].saturating_add(seat.raise[l]))
+                target.whole[l].min(seat.granted[l].saturating_add(seat.raise[l]))
             });
             for l in (1..LEVELS).rev() {
                 new[l - 1] = new[l - 1].min(new[l]);
             }
             let slight = (0..LEVELS).all(|l| {
-                let band = config.deadband.share_of(seat.holds[l]);
-                seat.holds[l] >= target.need[l] && seat.holds[l].abs_diff(new[l]) <= band
+                let band = config.deadband.share_of(seat.granted[l]);
+                seat.granted[l] >= target.need[l] && seat.granted[l].abs_diff(new[l]) <= band
             });
             let entry = &mut customer.entries[seat.place as usize];
             let told = entry.number != 0 && entry.revoked == seat.revoke;
-            if told && (new == seat.holds || (calm && slight)) {
+            if told && (new == seat.granted || (calm && slight)) {
                 continue;
             }
             self.number += 1;
-            entry.grant(new, self.number, seat.revoke);
             let task = &mut ledger.tasks[entry.task as usize];
+            entry.grant(new, self.number, task.acked, seat.revoke);
             task.pushed = self.number;
             task.waiting_since.get_or_insert(now);
             let (granted, safe) = if seat.revoke {
