@@ -30,8 +30,11 @@ pub struct FleetConfig {
     pub unseen: Ratio,
     /// Share of its limits that a task falls back to in silence.
     pub safe: Ratio,
-    /// Changes smaller than this are not pushed as long as nobody lacks anything.
+    /// Changes smaller than this share of a task's limits are not pushed as long as nobody lacks
+    /// anything.
     pub deadband: Ratio,
+    /// The same for changes smaller than this share of the task's room to grow.
+    pub room_band: Ratio,
     /// The most tasks.
     pub tasks_max: usize,
     /// The most customers, the default one included.
@@ -58,8 +61,10 @@ impl Default for FleetConfig {
             // Half: enough to live on, and half of what a dead task had is free before it is
             // forgotten.
             safe: Ratio::percent(50),
-            // Demand wavers by more than that from second to second.
+            // Demand wavers by more than that from second to second, and limits that follow every
+            // wave would cost more than they are worth: half of the room is room enough.
             deadband: Ratio::percent(2),
+            room_band: Ratio::percent(50),
             tasks_max: 1 << 14,
             customers_max: 1 << 16,
             customers_per_task_max: 1 << 12,

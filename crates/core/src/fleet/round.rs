@@ -16,7 +16,7 @@
 //! the number of the last grant that arrived, all before it having arrived too, as on any stream.
 //! A stream that broke is joined anew, and everything is said again under new numbers.
 
-use super::allocate::{Allocator, Levels, Party};
+use super::allocate::{Allocator, Levels, Party, Target};
 use super::config::FleetConfig;
 use super::ledger::{Ledger, State, higher, limits, part};
 use super::message::{Change, CustomerId, Generation, TaskId};
@@ -103,9 +103,10 @@ impl CustomerDivider {
         let free = core::array::from_fn(|l| {
             limit[l].saturating_sub(reserve[l]).saturating_sub(counted[l])
         });
-        let enough = self.raise(free);
-        let pushed = self.push(ledger, config, index, enough && !learning, now, changes);
-        pushed || !enough || self.seats.iter().any(|seat| !seat.settled)
+        let pressed = self.raise(free);
+        let exact = pressed || learning;
+        let pushed = self.push(ledger, config, index, exact, now, changes);
+        pushed || pressed || self.seats.iter().any(|seat| !seat.settled)
     }
 
     /// Seats the live tasks and adds the customer up. Returns what the others still hold.
@@ -146,38 +147,47 @@ impl CustomerDivider {
         lost
     }
 
-    /// Divides what is `free` among the tasks that should have more than they have, level by level.
-    /// Returns whether there was enough for all.
+    /// Divides what is `free` among the tasks that should have more than they have, level by level:
+    /// first what they need, then room to grow. Returns whether there is too little of the first.
     fn raise(&mut self, free: Levels) -> bool {
-        let mut enough = true;
+        let mut pressed = false;
         for (l, &free) in free.iter().enumerate() {
-            self.claims.clear();
-            let mut lacked = 0_u128;
-            for (seat, target) in self.seats.iter().zip(&self.allocator.targets) {
-                let lacks = target.whole[l].saturating_sub(seat.granted[l]);
-                let lacks = if seat.settled { lacks } else { 0 };
-                lacked += u128::from(lacks);
-                self.claims.push((lacks, seat.weight));
-            }
-            if lacked > 0 {
-                enough &= lacked <= u128::from(free);
-                self.allocator.divider.divide(free, &self.claims, &mut self.grants);
-                for (seat, grant) in self.seats.iter_mut().zip(&self.grants) {
-                    seat.raise[l] = *grant;
-                }
-            }
+            let (given, enough) = self.raise_to(l, free, |target| target.need[l]);
+            pressed |= !enough;
+            self.raise_to(l, free - given, |target| target.whole[l]);
         }
-        enough
+        pressed
     }
 
-    /// Pushes the new grants of all tasks that hold their last one. If `calm`, small changes can
-    /// wait. Returns whether there were any.
+    /// Divides `free` among the tasks that have less than `goal` at level `l`. Returns how much was
+    /// given, and whether that was enough.
+    fn raise_to(&mut self, l: usize, free: u64, goal: impl Fn(&Target) -> u64) -> (u64, bool) {
+        self.claims.clear();
+        let mut lacked = 0_u128;
+        for (seat, target) in self.seats.iter().zip(&self.allocator.targets) {
+            let has = seat.granted[l].saturating_add(seat.raise[l]);
+            let lacks = if seat.settled { goal(target).saturating_sub(has) } else { 0 };
+            lacked += u128::from(lacks);
+            self.claims.push((lacks, seat.weight));
+        }
+        if lacked == 0 {
+            return (0, true);
+        }
+        let given = self.allocator.divider.divide(free, &self.claims, &mut self.grants);
+        for (seat, grant) in self.seats.iter_mut().zip(&self.grants) {
+            seat.raise[l] += *grant;
+        }
+        (given, lacked <= u128::from(free))
+    }
+
+    /// Pushes the new grants of all tasks that hold their last one; slight changes only if it has to
+    /// be `exact`. Returns whether there were any.
     fn push(
         &mut self,
         ledger: &mut Ledger,
         config: &FleetConfig,
         index: usize,
-        calm: bool,
+        exact: bool,
         now: Timestamp,
         changes: &mut Vec<Change>,
     ) -> bool {
@@ -194,12 +204,13 @@ impl CustomerDivider {
                 new[l - 1] = new[l - 1].min(new[l]);
             }
             let slight = (0..LEVELS).all(|l| {
-                let band = config.deadband.share_of(seat.granted[l]);
+                let room = config.room_band.share_of(target.whole[l] - target.need[l]);
+                let band = config.deadband.share_of(seat.granted[l]).max(room);
                 seat.granted[l] >= target.need[l] && seat.granted[l].abs_diff(new[l]) <= band
             });
             let entry = &mut customer.entries[seat.place as usize];
             let told = entry.number != 0 && entry.revoked == seat.revoke;
-            if told && (new == seat.granted || (calm && slight)) {
+            if told && (new == seat.granted || (slight && !exact)) {
                 continue;
             }
             self.number += 1;

@@ -11,22 +11,24 @@ const SECOND: Duration = Duration::from_secs(1);
 const SILENCE: Silence = Silence { hold: Duration::from_secs(10), tau: SECOND };
 
 fn config() -> FleetConfig {
-    let mut config = FleetConfig::default();
-    config.silence = SILENCE;
-    config.learning = SILENCE.lease();
-    config.forget = Duration::from_secs(30);
-    config.ack_timeout = Duration::from_secs(5);
-    config.idle = Duration::from_secs(8);
-    config.floor = Ratio::percent(8);
-    config.unseen = Ratio::percent(4);
-    config.tasks_max = 8;
-    config
+    FleetConfig {
+        silence: SILENCE,
+        learning: SILENCE.lease(),
+        forget: Duration::from_secs(30),
+        ack_timeout: Duration::from_secs(5),
+        idle: Duration::from_secs(8),
+        floor: Ratio::percent(8),
+        unseen: Ratio::percent(4),
+        tasks_max: 8,
+        ..FleetConfig::default()
+    }
 }
 
 /// Without anything set aside, so that numbers are round.
 fn plain() -> FleetConfig {
     let mut config = config();
-    (config.floor, config.unseen, config.deadband) = (Ratio::ZERO, Ratio::ZERO, Ratio::ZERO);
+    (config.floor, config.unseen) = (Ratio::ZERO, Ratio::ZERO);
+    (config.deadband, config.room_band) = (Ratio::ZERO, Ratio::ZERO);
     config
 }
 
@@ -462,12 +464,21 @@ fn small_changes_are_not_pushed_while_nobody_lacks_anything() {
     for _ in 0..4 {
         world.round();
     }
-    for step in 0..20 {
-        for task in 0..4 {
-            world.want(task, 1, [0, 0, 100_000 + 500 * ((step + task as u64) % 3), 0]);
-        }
-        assert_eq!(world.round(), 0);
-    }
+    let mut noise = |size: u64| -> usize {
+        (0..20_u64)
+            .map(|step| {
+                for task in 0..4 {
+                    let wave = size * ((step * 7 + task as u64 * 5) % 3);
+                    world.want(task, 1, [0, 0, 100_000 + wave, 0]);
+                }
+                world.round()
+            })
+            .sum()
+    };
+    // Each has 100,000 of demand and over 100,000 of room.
+    assert_eq!(noise(500), 0);
+    assert_eq!(noise(20_000), 0);
+    assert!(noise(200_000) > 0);
 }
 
 #[test]
