@@ -329,3 +329,71 @@ impl Ledger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: Ratio = Ratio::percent(50);
+
+    fn entry() -> Entry {
+        let mut ledger = Ledger::new(Customer::default());
+        let slot = ledger.enter("task");
+        ledger.insert(slot, CustomerId::DEFAULT, 0, Timestamp::ZERO);
+        ledger.customers.remove(0).entries.remove(0)
+    }
+
+    #[test]
+    fn until_it_is_acknowledged_a_grant_counts_beside_the_one_before() {
+        let mut entry = entry();
+        entry.grant([8; 4], 1, 0, false);
+        assert_eq!(entry.counted(0), [8; 4]);
+        entry.grant([3, 3, 9, 9], 2, 1, false);
+        assert_eq!(entry.counted(1), [8, 8, 9, 9]);
+        assert_eq!(entry.counted(2), [3, 3, 9, 9]);
+        // A broken stream leaves it open which of the two arrived.
+        entry.untell(1);
+        assert_eq!(entry.counted(2), [8, 8, 9, 9]);
+        entry.grant([1; 4], 3, 2, false);
+        assert_eq!(entry.counted(2), [8, 8, 9, 9]);
+        assert_eq!(entry.counted(3), [1; 4]);
+    }
+
+    #[test]
+    fn silence_halves_a_grant_once() {
+        let mut entry = entry();
+        entry.grant([8; 4], 1, 0, false);
+        entry.lapse(1, HALF);
+        assert_eq!(entry.counted(1), [4; 4]);
+        // It came back, was told something that it never acknowledged, and fell silent again.
+        entry.grant([2; 4], 2, 1, false);
+        entry.lapse(1, HALF);
+        assert_eq!(entry.counted(1), [4; 4]);
+        // This time it did acknowledge, and the next one may not have arrived.
+        entry.grant([6; 4], 3, 1, false);
+        entry.grant([2; 4], 4, 3, false);
+        entry.lapse(3, HALF);
+        assert_eq!(entry.counted(3), [3; 4]);
+    }
+
+    #[test]
+    fn what_a_task_claims_counts_but_is_a_grant_only_while_learning() {
+        let mut later = entry();
+        later.learn([8; 4], 0, false);
+        assert_eq!((later.granted, later.counted(0)), ([0; 4], [8; 4]));
+        // Nobody knows what this falls back to.
+        later.lapse(0, HALF);
+        assert_eq!(later.counted(0), [8; 4]);
+
+        let mut learning = entry();
+        learning.learn([8; 4], 0, true);
+        assert_eq!((learning.granted, learning.counted(0)), ([8; 4], [8; 4]));
+
+        let mut known = entry();
+        known.grant([3; 4], 1, 0, false);
+        known.learn([5; 4], 0, true);
+        assert_eq!((known.granted, known.counted(0)), ([3; 4], [5; 4]));
+        known.learn([7; 4], 1, true);
+        assert_eq!(known.counted(1), [3; 4]);
+    }
+}

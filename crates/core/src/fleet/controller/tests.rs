@@ -353,6 +353,28 @@ fn a_raise_waits_for_the_cut_that_pays_for_it() {
 }
 
 #[test]
+fn nothing_is_pushed_on_top_of_a_grant_that_is_on_its_way() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    for task in [0, 1] {
+        world.want(task, 1, [0, 0, 0, 10]);
+    }
+    for _ in 0..3 {
+        world.round();
+    }
+    for demand in [60, 70, 80, 90] {
+        world.now += SECOND;
+        world.want(1, 1, [0, 0, 0, demand]);
+        for task in [0, 1] {
+            world.send(task);
+            world.receive_next(task);
+        }
+        world.tick();
+        let grants = world.tasks[0].down.iter().filter(|message| !message.changes.is_empty());
+        assert_eq!(grants.count(), 1);
+    }
+}
+
+#[test]
 fn a_task_that_vanishes_counts_until_its_lease_ends_and_with_its_safe_share_until_forgotten() {
     let mut world = World::new(plain(), 2, &[total(100)]);
     world.want(0, 1, [0, 0, 0, 500]);
@@ -453,6 +475,31 @@ fn a_new_leader_cuts_nobody_off_and_then_converges() {
         world.round();
     }
     assert_eq!(world.totals(1), [55, 55, 10]);
+}
+
+#[test]
+fn a_replayed_claim_is_no_grant() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    for task in [0, 1] {
+        world.want(task, 1, [0, 0, 0, 500]);
+    }
+    for _ in 0..3 {
+        world.round();
+    }
+    let report = world.tasks[0].arrived.clone().unwrap();
+    assert_eq!(report.usages[0].has, Some(total(50)));
+    // The first task is silent until it has lapsed and the second has what it gave up.
+    let first = world.tasks.remove(0);
+    for _ in 0..20 {
+        world.round();
+    }
+    assert_eq!(world.totals(1), [75]);
+    world.tasks.push(first);
+    world.join(1);
+    world.receive(1, &report);
+    world.round();
+    let totals = world.totals(1);
+    assert!(totals.iter().sum::<u64>() <= 100, "{totals:?}");
 }
 
 #[test]
