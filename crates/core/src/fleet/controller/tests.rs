@@ -487,7 +487,7 @@ fn a_replayed_claim_is_no_grant() {
         world.round();
     }
     let report = world.tasks[0].arrived.clone().unwrap();
-    assert_eq!(report.usages[0].has, Some(total(50)));
+    assert_eq!(report.usages[0].has.unwrap().whole(), CostRate::from_nanos_per_sec(50));
     // The first task is silent until it has lapsed and the second has what it gave up.
     let first = world.tasks.remove(0);
     for _ in 0..20 {
