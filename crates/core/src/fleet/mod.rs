@@ -1,5 +1,30 @@
-//! Quota across the fleet.
+//! Quota across the fleet: each customer's limit holds for all tasks together.
+//!
+//! Tasks report what each customer uses and wants; the server divides each customer's limits among
+//! its tasks by demand and pushes every task its part; the task enforces it alone. A request never
+//! waits for the server, and a customer is held to its limit whichever task it goes to.
+//!
+//! | question | module |
+//! |---|---|
+//! | what may a customer use | [`limits`] |
+//! | how is that divided among tasks | `allocate` |
+//! | what do they tell each other | [`message`] |
+//! | who joined, reports, has what | [`controller`], [`config`] |
+//! | what may be pushed when | `round` |
+//! | what does a task do in silence | [`fail_static`] |
 
-mod limits;
+mod allocate;
+pub mod config;
+pub mod controller;
+pub mod fail_static;
+mod ledger;
+pub mod limits;
+pub mod message;
+mod round;
 
+pub use config::{FleetConfig, FleetConfigError};
+pub use controller::Fleet;
+pub use fail_static::{FailStatic, Silence, Standing};
 pub use limits::{Limits, NotNested};
+pub use message::{Answer, Change, CustomerId, CustomerStatus, Full, Generation};
+pub use message::{NotJoined, Round, TaskId, Usage};

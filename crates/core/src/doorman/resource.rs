@@ -1,0 +1,401 @@
+//! One resource: who has how much of it, and who gets how much next.
+//!
+//! With capacity `C`, `n` subclients in all, `s` of them behind this client, `w` wanted:
+//!
+//! ```text
+//! NO_ALGORITHM        w
+//! STATIC              min(C, w)
+//! PROPORTIONAL_SHARE  E = C / n;  w if all that is wanted fits or w <= E s,
+//!                     else E s + (w - E s) x (left by those below E s) / (lacked by those above)
+//! FAIR_SHARE          min(w, level x s), the level of weighted max-min
+//! ```
+//!
+//! The last two never promise the same capacity twice: a client gets at most `C` less the leases of
+//! all others. A newcomer therefore may have to wait until the others refreshed and gave up what is
+//! now too much. A lease that ended counts for nothing.
+//!
+//! A new master knows no leases. While it **learns** everyone keeps what it says it has; by the end
+//! every lease of the old master was either reported or has run out.
+//!
+//! A client whose grant would change by rounding only keeps the old one to the bit, so that rate
+//! limiters behind it are not reset for nothing.
+
+use super::config::{Kind, SafeCapacity, Template};
+use crate::criticality::Criticality;
+use crate::share::{Claim, amount, water_level};
+use crate::units::Timestamp;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Two grants closer than this share of themselves are the same: a thousand times what rounding
+/// does to the sum of a million leases, a thousandth of what any rate limiter could show.
+const SAME: f64 = 1e-9;
+
+/// Priorities kept apart for one client; a server that sends more gets its lowest ones merged.
+const BANDS_MAX: usize = 16;
+
+/// What a client may use, and until when.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lease {
+    /// When it ends.
+    pub expiry: Timestamp,
+    /// After how long the client should ask again.
+    pub refresh_interval: Duration,
+    /// How much it may use.
+    pub capacity: f64,
+}
+
+/// What the clients of one priority want together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Band {
+    /// Their priority; higher matters more.
+    pub priority: i64,
+    /// How many they are.
+    pub clients: u64,
+    /// What they want together.
+    pub wants: f64,
+}
+
+impl Band {
+    /// What a priority means. Nobody ever had a reason to set it, and the stock client sends 1: that
+    /// is the default, `CRITICAL`. One more is one criticality higher, one less one lower. Whether
+    /// the client may claim that much is for the shell to check.
+    pub fn criticality(priority: i64) -> Criticality {
+        let steps = priority.saturating_add(1).clamp(0, Criticality::COUNT as i64 - 1);
+        Criticality::from_index(steps as usize).unwrap_or_default()
+    }
+}
+
+/// What one client asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    has: Option<Lease>,
+    /// Highest priority first, each once, never empty.
+    bands: Vec<Band>,
+}
+
+impl Request {
+    /// A client of its own that wants so much.
+    pub fn client(wants: f64, priority: i64) -> Self {
+        Self { has: None, bands: vec![Band { priority, clients: 1, wants: amount(wants) }] }
+    }
+
+    /// A server that asks for its own clients. Nobody counts as one client, or the server would
+    /// have no share to grow from.
+    pub fn server(bands: impl IntoIterator<Item = Band>) -> Self {
+        let mut bands = merge(bands);
+        if bands.is_empty() {
+            return Self::client(0.0, 1);
+        }
+        while bands.len() > BANDS_MAX {
+            let surplus = bands.pop().map_or((0, 0.0), |b| (b.clients, b.wants));
+            if let Some(lowest) = bands.last_mut() {
+                lowest.clients = lowest.clients.saturating_add(surplus.0);
+                lowest.wants = amount(lowest.wants + surplus.1);
+            }
+        }
+        Self { has: None, bands }
+    }
+
+    /// The client says it already has this.
+    #[must_use]
+    pub fn with_has(mut self, has: Option<Lease>) -> Self {
+        self.has = has;
+        self
+    }
+
+    fn wants(&self) -> f64 {
+        amount(self.bands.iter().map(|band| band.wants).sum())
+    }
+
+    fn subclients(&self) -> u64 {
+        self.bands.iter().fold(0, |sum: u64, band| sum.saturating_add(band.clients)).max(1)
+    }
+}
+
+/// Adds up bands of the same priority; highest first.
+fn merge(bands: impl IntoIterator<Item = Band>) -> Vec<Band> {
+    let mut by_priority = BTreeMap::<i64, Band>::new();
+    for band in bands {
+        let sum =
+            by_priority.entry(band.priority).or_insert(Band { clients: 0, wants: 0.0, ..band });
+        sum.clients = sum.clients.saturating_add(band.clients);
+        sum.wants = amount(sum.wants + amount(band.wants));
+    }
+    by_priority.into_values().rev().collect()
+}
+
+/// There are as many clients as the resource can keep account of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the resource has {max} clients already: wait until a lease ends, or raise the maximum")]
+pub struct TooManyClients {
+    /// The most there can be.
+    pub max: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Client {
+    bands: Vec<Band>,
+    wants: f64,
+    subclients: u64,
+    lease: Lease,
+}
+
+/// What depends on all that is wanted, and holds until someone wants something else.
+#[derive(Debug, Clone, Copy)]
+struct Totals {
+    wants: f64,
+    /// The capacity over all subclients.
+    equal: f64,
+    /// What those below their equal share leave, over what those above it lack.
+    proportion: f64,
+    level: f64,
+}
+
+/// A resource and its leases.
+#[derive(Debug, Clone)]
+pub struct Resource {
+    template: Template,
+    capacity: f64,
+    learning_until: Timestamp,
+    clients_max: usize,
+    clients: BTreeMap<Arc<str>, Client>,
+    expiries: BTreeSet<(Timestamp, Arc<str>)>,
+    /// The sum of all leases.
+    has: f64,
+    /// How often `has` was added to since it was last added up anew.
+    has_changes: usize,
+    totals: Option<Totals>,
+}
+
+impl Resource {
+    /// A resource without leases, of a server that has been the master since `master_since`.
+    pub fn new(template: Template, master_since: Timestamp, clients_max: usize) -> Self {
+        Self {
+            capacity: amount(template.capacity()),
+            learning_until: master_since + template.algorithm().learning_duration(),
+            template,
+            clients_max,
+            clients: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            has: 0.0,
+            has_changes: 0,
+            totals: None,
+        }
+    }
+
+    /// Shares out by `template` from now on; leases stay. Learning does not begin again.
+    pub fn reconfigure(&mut self, template: Template) {
+        self.capacity = amount(template.capacity());
+        self.template = template;
+        self.totals = None;
+    }
+
+    /// Sets the capacity that a server further up the tree has granted.
+    pub fn set_capacity(&mut self, capacity: f64) {
+        self.capacity = amount(capacity);
+        self.totals = None;
+    }
+
+    /// Gives `client` a lease, in place of the one it has.
+    pub fn decide(
+        &mut self,
+        client: &str,
+        request: &Request,
+        now: Timestamp,
+    ) -> Result<Lease, TooManyClients> {
+        self.expire(now);
+        let known = self.clients.get_key_value(client);
+        if known.is_none() && self.clients.len() >= self.clients_max {
+            return Err(TooManyClients { max: self.clients_max });
+        }
+        let held = known.map_or(0.0, |(_, client)| client.lease.capacity);
+        let key = known.map_or_else(|| Arc::from(client), |(key, _)| Arc::clone(key));
+        self.enter(&key, request, now);
+
+        let granted = if now < self.learning_until {
+            self.learned(request.has, now)
+        } else {
+            self.share(request, held)
+        };
+        // A grant that is already counted can be kept without raising any sum.
+        let same = (granted - held).abs() <= SAME * held && held <= request.wants();
+        let capacity = if same { held } else { granted };
+
+        let algorithm = self.template.algorithm();
+        let lease = Lease {
+            expiry: now + algorithm.lease_length(),
+            refresh_interval: algorithm.refresh_interval(),
+            capacity,
+        };
+        if let Some(entry) = self.clients.get_mut(&key) {
+            self.expiries.remove(&(entry.lease.expiry, Arc::clone(&key)));
+            entry.lease = lease;
+        }
+        self.expiries.insert((lease.expiry, key));
+        self.count_has(capacity - held);
+        Ok(lease)
+    }
+
+    /// Takes back what `client` has; returns whether it had anything. Names nobody knows are fine.
+    pub fn release(&mut self, client: &str) -> bool {
+        let Some((key, gone)) = self.clients.remove_entry(client) else { return false };
+        self.expiries.remove(&(gone.lease.expiry, key));
+        self.totals = None;
+        self.count_has(-gone.lease.capacity);
+        true
+    }
+
+    /// Ends the leases that have run out.
+    pub fn expire(&mut self, now: Timestamp) {
+        while let Some((expiry, key)) = self.expiries.first().cloned() {
+            if expiry > now {
+                break;
+            }
+            self.release(&key);
+        }
+    }
+
+    /// When the next lease ends.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.expiries.first().map(|&(expiry, _)| expiry)
+    }
+
+    /// What a client may use when it cannot reach the server: -1 for anything.
+    pub fn safe_capacity(&self) -> f64 {
+        match self.template.safe_capacity() {
+            SafeCapacity::EqualPart => self.capacity / self.clients.len().max(1) as f64,
+            SafeCapacity::Fixed(capacity) => capacity,
+            SafeCapacity::Unlimited => -1.0,
+        }
+    }
+
+    /// What all clients want, by priority, highest first: the request to a server further up.
+    pub fn bands(&self) -> Vec<Band> {
+        merge(self.clients.values().flat_map(|client| client.bands.iter().copied()))
+    }
+
+    /// Whether the server still believes what clients say they have.
+    pub fn is_learning(&self, now: Timestamp) -> bool {
+        now < self.learning_until
+    }
+
+    /// How it is shared out.
+    pub const fn template(&self) -> &Template {
+        &self.template
+    }
+
+    /// How much there is.
+    pub const fn capacity(&self) -> f64 {
+        self.capacity
+    }
+
+    /// How many clients have a lease.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// The sum of all leases.
+    pub const fn has(&self) -> f64 {
+        self.has
+    }
+
+    /// Notes what the client wants. Its lease stays as it is, or is an empty one.
+    fn enter(&mut self, key: &Arc<str>, request: &Request, now: Timestamp) {
+        let (wants, subclients) = (request.wants(), request.subclients());
+        let none = Lease { expiry: now, refresh_interval: Duration::ZERO, capacity: 0.0 };
+        let client = self.clients.entry(Arc::clone(key)).or_insert_with(|| {
+            self.totals = None;
+            Client { bands: Vec::new(), wants: 0.0, subclients: 0, lease: none }
+        });
+        if client.wants != wants || client.subclients != subclients {
+            self.totals = None;
+        }
+        client.wants = wants;
+        client.subclients = subclients;
+        if client.bands != request.bands {
+            client.bands.clone_from(&request.bands);
+        }
+    }
+
+    /// What the client says it has, as far as that can be.
+    fn learned(&self, has: Option<Lease>, now: Timestamp) -> f64 {
+        let most = match self.template.algorithm().kind() {
+            Kind::NoAlgorithm => f64::INFINITY,
+            Kind::Static | Kind::ProportionalShare | Kind::FairShare => self.capacity,
+        };
+        has.filter(|lease| lease.expiry > now).map_or(0.0, |lease| amount(lease.capacity).min(most))
+    }
+
+    /// What the algorithm gives to someone who holds `held`.
+    fn share(&mut self, request: &Request, held: f64) -> f64 {
+        let (wants, subclients) = (request.wants(), request.subclients() as f64);
+        let granted = match self.template.algorithm().kind() {
+            Kind::NoAlgorithm => return wants,
+            Kind::Static => return wants.min(self.capacity),
+            Kind::ProportionalShare => {
+                let totals = self.totals();
+                let equal = totals.equal * subclients;
+                if totals.wants <= self.capacity || wants <= equal {
+                    wants
+                } else {
+                    equal + (wants - equal) * totals.proportion
+                }
+            }
+            Kind::FairShare => Claim::new(wants, subclients).at(self.totals().level),
+        };
+        let others = (self.has - held).max(0.0);
+        granted.min((self.capacity - others).max(0.0))
+    }
+
+    /// Looks at all clients, unless nothing changed since the last time.
+    fn totals(&mut self) -> Totals {
+        if let Some(totals) = self.totals {
+            return totals;
+        }
+        self.add_up_has();
+        let clients = || self.clients.values();
+        let subclients = clients().fold(0_u64, |sum, c| sum.saturating_add(c.subclients)).max(1);
+        let equal = self.capacity / subclients as f64;
+        let (mut left, mut lacked) = (0.0, 0.0);
+        for client in clients() {
+            let over = client.wants - equal * client.subclients as f64;
+            if over > 0.0 {
+                lacked += over;
+            } else {
+                left -= over;
+            }
+        }
+        let claims = clients().map(|c| Claim::new(c.wants, c.subclients as f64));
+        let totals = Totals {
+            wants: clients().map(|c| c.wants).sum(),
+            equal,
+            proportion: if lacked > 0.0 { left / lacked } else { 0.0 },
+            level: match self.template.algorithm().kind() {
+                Kind::FairShare => water_level(self.capacity, claims),
+                Kind::NoAlgorithm | Kind::Static | Kind::ProportionalShare => f64::INFINITY,
+            },
+        };
+        self.totals = Some(totals);
+        totals
+    }
+
+    /// Adds to the sum of leases. Rounding errors add up too, so that after as many additions as
+    /// there are leases it is made anew.
+    fn count_has(&mut self, change: f64) {
+        self.has = (self.has + change).max(0.0);
+        self.has_changes += 1;
+        if self.has_changes > self.clients.len() {
+            self.add_up_has();
+        }
+    }
+
+    fn add_up_has(&mut self) {
+        self.has = self.clients.values().map(|client| client.lease.capacity).sum();
+        self.has_changes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;

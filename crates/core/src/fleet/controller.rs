@@ -1,0 +1,323 @@
+//! The leader's book: who joined, who reports, who has what, and which limits apply.
+//!
+//! Reports and changes of limits only take notes. [`Fleet::tick`] then ends the leases of silent
+//! tasks and has the limits of every customer of whom something changed divided anew; what that may
+//! push is explained in `round`.
+//!
+//! **Learning.** A new leader knows nothing. Until every grant of the old one was reported or has
+//! ended, tasks keep what they say they have; nobody is cut, and nobody gets more than its floor.
+//!
+//! **What can go wrong.** A task that lies about demand gets at most what the other tasks' demand
+//! and floors leave. One that does not acknowledge is not answered, so its lease ends. One that was
+//! silent for so long that it was forgotten may still use its safe share; nobody can know.
+
+use super::allocate::Levels;
+use super::config::{FleetConfig, FleetConfigError};
+use super::ledger::{Customer, Entry, Ledger, State, limits, nanos};
+use super::limits::Limits;
+use super::message::{Answer, Change, CustomerId, CustomerStatus, Full, Generation};
+use super::message::{NotJoined, Round, TaskId, Usage};
+use super::round::CustomerDivider;
+use crate::criticality::Criticality;
+use crate::units::{CostRate, Timestamp};
+
+const LEVELS: usize = Criticality::COUNT;
+
+/// The quotas of a fleet, as its leader keeps them.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    config: FleetConfig,
+    learning_until: Timestamp,
+    learned: bool,
+    ledger: Ledger,
+    /// Where the search for idle entries goes on.
+    sweep: usize,
+    divider: CustomerDivider,
+}
+
+impl Fleet {
+    /// The fleet of a leader that was elected at `now`, in election `epoch`. `default` is for all
+    /// customers without limits of their own, together.
+    pub fn new(
+        config: FleetConfig,
+        epoch: u64,
+        default: Limits,
+        now: Timestamp,
+    ) -> Result<Self, FleetConfigError> {
+        config.check()?;
+        let default = Customer { limits: nanos(default.as_array()), ..Customer::default() };
+        Ok(Self {
+            learning_until: now + config.learning,
+            config,
+            learned: false,
+            ledger: Ledger::new(default),
+            sweep: 0,
+            divider: CustomerDivider::new(epoch),
+        })
+    }
+
+    /// Whether tasks still keep what they say they have.
+    pub fn is_learning(&self, now: Timestamp) -> bool {
+        now < self.learning_until
+    }
+
+    /// Configures the customer called `name`, or changes its limits.
+    pub fn set_customer(&mut self, name: &str, limits: Limits) -> Result<CustomerId, Full> {
+        let ledger = &mut self.ledger;
+        let index = if let Some(&index) = ledger.customer_names.get(name) {
+            index as usize
+        } else {
+            let free = |customer: &Customer| customer.retired && customer.entries.is_empty();
+            let index = ledger.customers.iter().position(free).unwrap_or(ledger.customers.len());
+            if index >= self.config.customers_max {
+                return Err(Full { what: "customers", max: self.config.customers_max });
+            }
+            if index == ledger.customers.len() {
+                ledger.customers.push(Customer::default());
+            }
+            ledger.customer_names.insert(name.to_owned(), index as u32);
+            index
+        };
+        let id = CustomerId::new(index);
+        self.ledger.customers[index].retired = false;
+        self.set_limits(id, limits);
+        Ok(id)
+    }
+
+    /// Changes the limits of the customers that are not configured.
+    pub fn set_default(&mut self, limits: Limits) {
+        self.set_limits(CustomerId::DEFAULT, limits);
+    }
+
+    /// The customer called `name` is no longer configured and falls under the default.
+    pub fn remove_customer(&mut self, name: &str) {
+        if let Some(index) = self.ledger.customer_names.remove(name) {
+            self.ledger.customers[index as usize].retired = true;
+            self.set_limits(CustomerId::new(index as usize), Limits::ZERO);
+        }
+    }
+
+    /// The customer called `name`; whoever is not configured is [`CustomerId::DEFAULT`].
+    pub fn customer(&self, name: &str) -> CustomerId {
+        self.ledger
+            .customer_names
+            .get(name)
+            .map_or(CustomerId::DEFAULT, |&index| CustomerId::new(index as usize))
+    }
+
+    /// What a task may admit of a customer for which it has no grant.
+    pub fn unseen(&self, customer: CustomerId) -> Limits {
+        let customer = self.ledger.customers.get(customer.index());
+        customer.map_or(Limits::ZERO, |customer| self.config.unseen_of(customer.limits))
+    }
+
+    /// The sum of all limits over the capacity: above 1, not everyone can have its limit at once.
+    /// Who has no limit counts with the whole capacity.
+    pub fn oversubscription(&self) -> f64 {
+        let capacity = self.config.capacity.as_nanos_per_sec();
+        let promised: u128 = self
+            .ledger
+            .customers
+            .iter()
+            .map(|customer| customer.limits[LEVELS - 1])
+            .map(|limit| u128::from(if limit == u64::MAX { capacity } else { limit }))
+            .sum();
+        promised as f64 / capacity.max(1) as f64
+    }
+
+    /// One customer across the fleet, as of the last round.
+    pub fn status(&self, customer: CustomerId) -> Option<CustomerStatus> {
+        let customer = self.ledger.customers.get(customer.index())?;
+        let rates = |levels: Levels| levels.map(CostRate::from_nanos_per_sec);
+        Some(CustomerStatus {
+            limits: limits(customer.limits),
+            used: rates(customer.used),
+            demand: rates(customer.demand),
+            counted: rates(customer.counted),
+            tasks: customer.entries.len(),
+        })
+    }
+
+    /// A task opened a stream: a new one, or one that lost its old stream and is told all its
+    /// grants again. `weight` is how many tasks it stands for: 1, or more for a zone's server.
+    pub fn join(&mut self, name: &str, weight: u32, now: Timestamp) -> Result<TaskId, Full> {
+        let slot = if let Some(slot) = self.ledger.slot_named(name) {
+            slot
+        } else if self.ledger.tasks() < self.config.tasks_max {
+            self.ledger.enter(name)
+        } else {
+            return Err(Full { what: "tasks", max: self.config.tasks_max });
+        };
+        let task = &mut self.ledger.tasks[slot];
+        if task.state != State::Live || task.pushed == 0 {
+            task.deadline = now + self.config.silence.lease();
+        }
+        task.state = State::Live;
+        task.weight = weight.max(1);
+        task.waiting_since = None;
+        let acked = task.acked;
+        self.ledger.each_entry(slot, |entry| entry.untell(acked));
+        self.ledger.mark_customers_of(slot);
+        Ok(self.ledger.id(slot))
+    }
+
+    /// A task has ended and admits nothing any more.
+    pub fn leave(&mut self, task: TaskId) {
+        if let Some(slot) = self.ledger.slot(task) {
+            self.ledger.strike(slot);
+        }
+    }
+
+    /// A task reports. `acked` is the last grant that arrived there.
+    pub fn report(
+        &mut self,
+        task: TaskId,
+        acked: Option<Generation>,
+        usages: &[Usage],
+        now: Timestamp,
+    ) -> Result<Answer, NotJoined> {
+        let slot = self.ledger.slot(task).ok_or(NotJoined)?;
+        let reporter = &mut self.ledger.tasks[slot];
+        if reporter.state != State::Live {
+            return Err(NotJoined);
+        }
+        let acked = acked.filter(|generation| generation.epoch == self.divider.epoch());
+        let acked = acked.map_or(0, |generation| generation.number.min(reporter.pushed));
+        if acked > reporter.acked {
+            reporter.acked = acked;
+            reporter.waiting_since = (acked < reporter.pushed).then_some(now);
+        }
+        let patience = self.config.ack_timeout;
+        let renewed = reporter.waiting_since.is_none_or(|since| now.since(since) <= patience);
+        if renewed {
+            let lease = now + self.config.silence.lease();
+            reporter.deadline = reporter.deadline.max(lease);
+        }
+        reporter.stamp = reporter.stamp.wrapping_add(1);
+        let (stamp, acked) = (reporter.stamp, reporter.acked);
+
+        let learning = self.is_learning(now);
+        let (mut cursor, mut named, mut dropped) = (0, 0, 0);
+        for usage in usages {
+            let customer = match self.ledger.customers.get(usage.customer.index()) {
+                Some(customer) if !customer.retired => usage.customer,
+                _ => CustomerId::DEFAULT,
+            };
+            let place = match self.ledger.find(slot, customer, &mut cursor) {
+                Ok(place) => place,
+                Err(_) if is_nothing(usage) => continue,
+                Err(position) => {
+                    if self.ledger.tasks[slot].entries.len() >= self.config.customers_per_task_max {
+                        dropped += 1;
+                        continue;
+                    }
+                    self.ledger.insert(slot, customer, position, now)
+                }
+            };
+            let entry = &mut self.ledger.customers[customer.index()].entries[place];
+            named += usize::from(entry.stamp != stamp);
+            if let Some(has) = usage.has {
+                entry.learn(nanos(has.as_array()), acked, learning);
+            }
+            if note(entry, usage, stamp, now) {
+                self.ledger.mark(customer.index());
+            }
+        }
+        if named < self.ledger.tasks[slot].entries.len() {
+            self.ledger.each_entry(slot, |entry| {
+                if entry.stamp != stamp {
+                    (entry.used, entry.demand) = ([0; LEVELS], [0; LEVELS]);
+                }
+            });
+            self.ledger.mark_customers_of(slot);
+        }
+        Ok(Answer { renewed, dropped })
+    }
+
+    /// One round: ends leases, and divides the limits of every customer of whom something has
+    /// changed. New grants are appended to `changes`, in the order in which each task has to get
+    /// its own.
+    pub fn tick(&mut self, now: Timestamp, changes: &mut Vec<Change>) -> Round {
+        let mut round = Round::default();
+        self.end_leases(now, &mut round);
+        let learning = self.is_learning(now);
+        if !self.learned && !learning {
+            self.learned = true;
+            self.ledger.mark_all();
+        }
+        // Nobody reports what does not happen: look through a part of the customers for entries
+        // without demand, so that each is looked at once in 64 rounds.
+        let count = self.ledger.customers.len();
+        for _ in 0..count.div_ceil(64) {
+            self.sweep = (self.sweep + 1) % count;
+            self.ledger.mark(self.sweep);
+        }
+        let mut dirty = core::mem::take(&mut self.ledger.dirty);
+        round.customers = dirty.len();
+        for customer in dirty.drain(..) {
+            let index = customer as usize;
+            let more =
+                self.divider.divide(&mut self.ledger, &self.config, index, learning, now, changes);
+            self.ledger.customers[index].dirty = false;
+            if more {
+                self.ledger.mark(index);
+            }
+        }
+        round
+    }
+
+    fn set_limits(&mut self, customer: CustomerId, limits: Limits) {
+        self.ledger.customers[customer.index()].limits = nanos(limits.as_array());
+        self.ledger.mark(customer.index());
+    }
+
+    fn end_leases(&mut self, now: Timestamp, round: &mut Round) {
+        for slot in 0..self.ledger.tasks.len() {
+            let task = &mut self.ledger.tasks[slot];
+            if now < task.deadline {
+                continue;
+            }
+            match task.state {
+                State::Vacant => {}
+                State::Live => {
+                    task.state = State::Lost;
+                    task.deadline = now + self.config.forget;
+                    let (acked, safe) = (task.acked, self.config.safe);
+                    self.ledger.each_entry(slot, |entry| entry.lapse(acked, safe));
+                    self.ledger.mark_customers_of(slot);
+                    round.lost += 1;
+                }
+                State::Lost => {
+                    self.ledger.strike(slot);
+                    round.forgotten += 1;
+                }
+            }
+        }
+    }
+}
+
+/// A line that needs no entry.
+fn is_nothing(usage: &Usage) -> bool {
+    let nothing = [CostRate::ZERO; LEVELS];
+    usage.used == nothing && usage.demand == nothing && usage.has.is_none()
+}
+
+/// Takes a line of a report into an entry; returns whether anything has changed.
+fn note(entry: &mut Entry, usage: &Usage, stamp: u32, now: Timestamp) -> bool {
+    let (mut used, mut demand) = (nanos(usage.used), nanos(usage.demand));
+    if entry.stamp == stamp {
+        for l in 0..LEVELS {
+            used[l] = used[l].saturating_add(entry.used[l]);
+            demand[l] = demand[l].saturating_add(entry.demand[l]);
+        }
+    }
+    let changed = entry.demand != demand || entry.used != used;
+    (entry.stamp, entry.used, entry.demand) = (stamp, used, demand);
+    if demand != [0; LEVELS] {
+        entry.wanted_at = now;
+    }
+    changed || entry.number == 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,887 @@
+use super::*;
+use crate::fleet::fail_static::{FailStatic, Silence, Standing};
+use crate::units::Ratio;
+use core::time::Duration;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Hold for 10 s, then fade: a lease of 17 s.
+const SILENCE: Silence = Silence { hold: Duration::from_secs(10), tau: SECOND };
+
+fn config() -> FleetConfig {
+    FleetConfig {
+        silence: SILENCE,
+        learning: SILENCE.lease(),
+        forget: Duration::from_secs(30),
+        ack_timeout: Duration::from_secs(5),
+        idle: Duration::from_secs(8),
+        floor: Ratio::percent(8),
+        unseen: Ratio::percent(4),
+        tasks_max: 8,
+        ..FleetConfig::default()
+    }
+}
+
+/// Without anything set aside, so that numbers are round.
+fn plain() -> FleetConfig {
+    let mut config = config();
+    (config.floor, config.unseen) = (Ratio::ZERO, Ratio::ZERO);
+    (config.deadband, config.room_band) = (Ratio::ZERO, Ratio::ZERO);
+    config
+}
+
+fn rates(nanos: Levels) -> [CostRate; 4] {
+    nanos.map(CostRate::from_nanos_per_sec)
+}
+
+fn total(nanos: u64) -> Limits {
+    Limits::total(CostRate::from_nanos_per_sec(nanos))
+}
+
+/// A report on its way.
+#[derive(Debug, Clone)]
+struct Report {
+    sent: Timestamp,
+    acked: Option<Generation>,
+    usages: Vec<Usage>,
+}
+
+/// An answer or new grants on their way.
+#[derive(Debug, Clone)]
+struct Message {
+    answered: Timestamp,
+    changes: Vec<Change>,
+}
+
+/// A task as it really is, whatever the server thinks.
+#[derive(Debug)]
+struct Process {
+    name: String,
+    id: Option<TaskId>,
+    demand: BTreeMap<CustomerId, Levels>,
+    held: BTreeMap<CustomerId, FailStatic>,
+    acked: Option<Generation>,
+    up: VecDeque<Report>,
+    down: VecDeque<Message>,
+    /// The last report that arrived, to be replayed.
+    arrived: Option<Report>,
+    /// When the last report was sent that renewed the lease.
+    renewed: Timestamp,
+    /// The leader has heard what it holds.
+    known: bool,
+    /// There was no grant on this stream yet.
+    untold: bool,
+}
+
+struct World {
+    config: FleetConfig,
+    fleet: Fleet,
+    epoch: u64,
+    now: Timestamp,
+    limits: BTreeMap<CustomerId, Limits>,
+    tasks: Vec<Process>,
+    started: usize,
+}
+
+impl World {
+    /// Tasks that have joined a leader which is done with learning.
+    fn new(config: FleetConfig, tasks: usize, customers: &[Limits]) -> Self {
+        let now = Timestamp::ZERO;
+        let fleet = Fleet::new(config.clone(), 1, Limits::ZERO, now).unwrap();
+        let mut world = Self {
+            config,
+            fleet,
+            epoch: 1,
+            now: now + SILENCE.lease(),
+            limits: BTreeMap::new(),
+            tasks: Vec::new(),
+            started: 0,
+        };
+        for (i, &limits) in customers.iter().enumerate() {
+            let id = world.fleet.set_customer(&format!("customer-{i}"), limits).unwrap();
+            world.limits.insert(id, limits);
+        }
+        for _ in 0..tasks {
+            world.start();
+        }
+        world
+    }
+
+    fn start(&mut self) -> usize {
+        self.tasks.push(Process {
+            name: format!("task-{}", self.started),
+            id: None,
+            demand: BTreeMap::new(),
+            held: BTreeMap::new(),
+            acked: None,
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            arrived: None,
+            renewed: Timestamp::ZERO,
+            known: false,
+            untold: true,
+        });
+        self.started += 1;
+        self.join(self.tasks.len() - 1);
+        self.tasks.len() - 1
+    }
+
+    /// Opens a new stream; what was on the way is gone.
+    fn join(&mut self, task: usize) {
+        let process = &mut self.tasks[task];
+        process.up.clear();
+        process.down.clear();
+        process.untold = true;
+        process.id = self.fleet.join(&process.name, 1, self.now).ok();
+    }
+
+    fn want(&mut self, task: usize, customer: usize, demand: Levels) {
+        self.tasks[task].demand.insert(CustomerId::new(customer), demand);
+    }
+
+    fn send(&mut self, task: usize) {
+        let now = self.now;
+        let process = &mut self.tasks[task];
+        if process.up.len() >= 4 {
+            return;
+        }
+        let mut customers: Vec<_> = process.demand.keys().chain(process.held.keys()).collect();
+        customers.sort_unstable();
+        customers.dedup();
+        let usages = customers
+            .into_iter()
+            .map(|id| Usage {
+                customer: *id,
+                used: rates([0; 4]),
+                demand: rates(process.demand.get(id).copied().unwrap_or_default()),
+                has: process.held.get(id).map(|held| held.holds(now)),
+            })
+            .collect();
+        process.up.push_back(Report { sent: now, acked: process.acked, usages });
+    }
+
+    fn receive(&mut self, task: usize, report: &Report) {
+        let process = &mut self.tasks[task];
+        let Some(id) = process.id else { return };
+        match self.fleet.report(id, report.acked, &report.usages, self.now) {
+            Ok(answer) => {
+                process.known = true;
+                process.arrived = Some(report.clone());
+                if answer.renewed {
+                    process.renewed = process.renewed.max(report.sent);
+                    let message = Message { answered: report.sent, changes: Vec::new() };
+                    process.down.push_back(message);
+                } else {
+                    self.join(task);
+                }
+            }
+            Err(NotJoined) => self.join(task),
+        }
+    }
+
+    fn receive_next(&mut self, task: usize) {
+        if let Some(report) = self.tasks[task].up.pop_front() {
+            self.receive(task, &report);
+        }
+    }
+
+    fn tick(&mut self) -> usize {
+        let mut changes = Vec::new();
+        self.fleet.tick(self.now, &mut changes);
+        for process in &mut self.tasks {
+            let mine: Vec<_> =
+                changes.iter().filter(|change| Some(change.task) == process.id).copied().collect();
+            if !mine.is_empty() {
+                process.down.push_back(Message { answered: process.renewed, changes: mine });
+            }
+        }
+        changes.len()
+    }
+
+    fn deliver(&mut self, task: usize) {
+        let process = &mut self.tasks[task];
+        let Some(message) = process.down.pop_front() else { return };
+        for held in process.held.values_mut() {
+            held.renew(message.answered, self.now);
+        }
+        for change in message.changes {
+            let unseen = self.fleet.unseen(change.customer);
+            let held = process
+                .held
+                .entry(change.customer)
+                .or_insert_with(|| FailStatic::new(SILENCE, unseen));
+            held.grant(change.generation, change.limits, change.safe, message.answered, self.now);
+            process.untold = false;
+            process.acked = process.acked.max(Some(change.generation));
+            if change.revoked {
+                process.held.remove(&change.customer);
+            }
+        }
+        let lapsed = |held: &FailStatic| held.standing(self.now) == Standing::Lapsed;
+        if !process.untold && process.held.values().any(lapsed) {
+            self.join(task);
+        }
+    }
+
+    /// A second passes, everyone reports, the server ticks and every message arrives.
+    fn round(&mut self) -> usize {
+        self.now += SECOND;
+        for task in 0..self.tasks.len() {
+            self.send(task);
+            while !self.tasks[task].up.is_empty() {
+                self.receive_next(task);
+            }
+        }
+        let changes = self.tick();
+        for task in 0..self.tasks.len() {
+            while !self.tasks[task].down.is_empty() {
+                self.deliver(task);
+            }
+        }
+        changes
+    }
+
+    fn enforced(&self, task: usize, customer: usize) -> Levels {
+        let id = CustomerId::new(customer);
+        let held = self.tasks[task].held.get(&id);
+        nanos(held.map_or_else(|| self.fleet.unseen(id), |held| held.enforced(self.now)).as_array())
+    }
+
+    fn totals(&self, customer: usize) -> Vec<u64> {
+        (0..self.tasks.len()).map(|task| self.enforced(task, customer)[3]).collect()
+    }
+
+    /// What the server counts for a task, if it counts anything.
+    fn counted(&self, task: usize, customer: usize) -> Option<Levels> {
+        let ledger = &self.fleet.ledger;
+        let slot = ledger.slot_named(&self.tasks[task].name)?;
+        let place = ledger.find(slot, CustomerId::new(customer), &mut 0).ok()?;
+        Some(ledger.customers[customer].entries[place].counted(ledger.tasks[slot].acked))
+    }
+
+    fn counted_in_all(&self, customer: usize) -> [u128; 4] {
+        let ledger = &self.fleet.ledger;
+        let mut sum = [0; 4];
+        for entry in &ledger.customers[customer].entries {
+            let counted = entry.counted(ledger.tasks[entry.task as usize].acked);
+            for l in 0..4 {
+                sum[l] += u128::from(counted[l]);
+            }
+        }
+        sum
+    }
+
+    fn elect(&mut self) {
+        self.epoch += 1;
+        self.fleet = Fleet::new(self.config.clone(), self.epoch, Limits::ZERO, self.now).unwrap();
+        for (i, &limits) in self.limits.values().enumerate() {
+            self.fleet.set_customer(&format!("customer-{i}"), limits).unwrap();
+        }
+        for task in 0..self.tasks.len() {
+            self.tasks[task].known = false;
+            self.join(task);
+        }
+    }
+}
+
+#[test]
+fn demands_are_met_by_max_min_within_two_rounds_and_then_nothing_is_pushed() {
+    let mut world = World::new(plain(), 3, &[total(120)]);
+    for (task, demand) in [1000, 50, 10].into_iter().enumerate() {
+        world.want(task, 1, [0, 0, demand, 0]);
+    }
+    world.round();
+    world.round();
+    assert_eq!(world.totals(1), [60, 50, 10]);
+    world.round();
+    for _ in 0..5 {
+        assert_eq!(world.round(), 0);
+    }
+    assert_eq!(world.totals(1), [60, 50, 10]);
+}
+
+#[test]
+fn demand_that_moves_is_followed_within_three_rounds() {
+    for config in [plain(), config()] {
+        let mut world = World::new(config, 5, &[total(1_000_000)]);
+        world.want(0, 1, [0, 0, 5_000_000, 0]);
+        for task in 1..5 {
+            world.want(task, 1, [0, 0, 1, 0]);
+        }
+        for _ in 0..4 {
+            world.round();
+        }
+        let most = world.totals(1)[0];
+        assert!(most >= 880_000, "{most}");
+        world.want(0, 1, [0, 0, 1, 0]);
+        world.want(3, 1, [0, 0, 5_000_000, 0]);
+        for _ in 0..3 {
+            world.round();
+        }
+        assert!(world.totals(1)[3].abs_diff(most) <= 2, "{:?}", world.totals(1));
+    }
+}
+
+#[test]
+fn a_raise_waits_for_the_cut_that_pays_for_it() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    world.want(0, 1, [0, 0, 0, 500]);
+    world.round();
+    assert_eq!(world.totals(1), [100, 0]);
+    world.want(1, 1, [0, 0, 0, 500]);
+    // The first task's messages are held up: it goes on with what it has.
+    for _ in 0..3 {
+        world.now += SECOND;
+        for task in [0, 1] {
+            world.send(task);
+            world.receive_next(task);
+        }
+        world.tick();
+        while !world.tasks[1].down.is_empty() {
+            world.deliver(1);
+        }
+        assert_eq!(world.totals(1), [100, 0]);
+    }
+    while !world.tasks[0].down.is_empty() {
+        world.deliver(0);
+    }
+    assert_eq!(world.totals(1), [50, 0]);
+    world.round();
+    assert_eq!(world.totals(1), [50, 50]);
+}
+
+#[test]
+fn nothing_is_pushed_on_top_of_a_grant_that_is_on_its_way() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    for task in [0, 1] {
+        world.want(task, 1, [0, 0, 0, 10]);
+    }
+    for _ in 0..3 {
+        world.round();
+    }
+    for demand in [60, 70, 80, 90] {
+        world.now += SECOND;
+        world.want(1, 1, [0, 0, 0, demand]);
+        for task in [0, 1] {
+            world.send(task);
+            world.receive_next(task);
+        }
+        world.tick();
+        let grants = world.tasks[0].down.iter().filter(|message| !message.changes.is_empty());
+        assert_eq!(grants.count(), 1);
+    }
+}
+
+#[test]
+fn a_task_that_vanishes_counts_until_its_lease_ends_and_with_its_safe_share_until_forgotten() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    world.want(0, 1, [0, 0, 0, 500]);
+    world.round();
+    world.round();
+    let gone = world.tasks.remove(0);
+    world.want(0, 1, [0, 0, 0, 500]);
+    // 17 s of lease, 30 s until it is forgotten; each round is a second.
+    for (rounds, gets) in [(16, 0), (2, 50), (28, 50), (3, 100)] {
+        for _ in 0..rounds {
+            world.round();
+        }
+        assert_eq!(world.totals(1), [gets], "after {rounds} more rounds");
+        let vanished = gone.held[&CustomerId::new(1)].enforced(world.now);
+        let sum = nanos(vanished.as_array())[3] + gets;
+        assert!(sum <= 100 || gets == 100, "{sum}");
+    }
+}
+
+#[test]
+fn a_task_that_leaves_frees_its_grants_at_once() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    world.want(0, 1, [0, 0, 0, 500]);
+    world.round();
+    world.round();
+    let gone = world.tasks.remove(0);
+    world.fleet.leave(gone.id.unwrap());
+    world.want(0, 1, [0, 0, 0, 500]);
+    world.round();
+    assert_eq!(world.totals(1), [100]);
+    assert_eq!(world.fleet.report(gone.id.unwrap(), None, &[], world.now), Err(NotJoined));
+}
+
+#[test]
+fn demand_that_appears_finds_a_floor_even_if_the_customer_is_over_its_limit() {
+    let mut world = World::new(config(), 2, &[total(100_000)]);
+    world.want(0, 1, [0, 0, 0, 500_000]);
+    for _ in 0..3 {
+        world.round();
+    }
+    // One task and room for another: two places, 8 % over two each.
+    world.want(1, 1, [0, 0, 0, 500_000]);
+    world.round();
+    assert!(world.totals(1)[1] >= 2_000, "{:?}", world.totals(1));
+    for _ in 0..2 {
+        world.round();
+    }
+    let totals = world.totals(1);
+    assert_eq!(totals[0], totals[1]);
+    // All but what is set aside: 4 % for the unseen, one of four floors.
+    assert!(totals.iter().sum::<u64>() >= 93_990, "{totals:?}");
+}
+
+#[test]
+fn lower_criticalities_go_first_across_tasks() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    world.want(0, 1, [0, 0, 80, 0]);
+    world.want(1, 1, [80, 0, 0, 0]);
+    for _ in 0..3 {
+        world.round();
+    }
+    assert_eq!(world.enforced(0, 1), [0, 0, 80, 80]);
+    assert_eq!(world.enforced(1, 1), [20; 4]);
+}
+
+#[test]
+fn a_lowered_limit_is_taken_back_in_one_round() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    for task in [0, 1] {
+        world.want(task, 1, [0, 0, 0, 500]);
+    }
+    for _ in 0..3 {
+        world.round();
+    }
+    assert_eq!(world.totals(1), [50, 50]);
+    world.fleet.set_customer("customer-0", total(30)).unwrap();
+    world.round();
+    assert_eq!(world.totals(1), [15, 15]);
+}
+
+#[test]
+fn a_new_leader_cuts_nobody_off_and_then_converges() {
+    let mut world = World::new(plain(), 3, &[total(120)]);
+    for (task, demand) in [1000, 50, 10].into_iter().enumerate() {
+        world.want(task, 1, [0, 0, demand, 0]);
+    }
+    for _ in 0..3 {
+        world.round();
+    }
+    world.elect();
+    world.want(1, 1, [0, 0, 1000, 0]);
+    for _ in 0..16 {
+        world.round();
+        assert!(world.fleet.is_learning(world.now));
+        assert_eq!(world.totals(1), [60, 50, 10]);
+    }
+    for _ in 0..4 {
+        world.round();
+    }
+    assert_eq!(world.totals(1), [55, 55, 10]);
+}
+
+#[test]
+fn a_replayed_claim_is_no_grant() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    for task in [0, 1] {
+        world.want(task, 1, [0, 0, 0, 500]);
+    }
+    for _ in 0..3 {
+        world.round();
+    }
+    let report = world.tasks[0].arrived.clone().unwrap();
+    assert_eq!(report.usages[0].has.unwrap().whole(), CostRate::from_nanos_per_sec(50));
+    // The first task is silent until it has lapsed and the second has what it gave up.
+    let first = world.tasks.remove(0);
+    for _ in 0..20 {
+        world.round();
+    }
+    assert_eq!(world.totals(1), [75]);
+    world.tasks.push(first);
+    world.join(1);
+    world.receive(1, &report);
+    world.round();
+    let totals = world.totals(1);
+    assert!(totals.iter().sum::<u64>() <= 100, "{totals:?}");
+}
+
+#[test]
+fn small_changes_are_not_pushed_while_nobody_lacks_anything() {
+    let mut world = World::new(config(), 4, &[total(1_000_000)]);
+    for task in 0..4 {
+        world.want(task, 1, [0, 0, 100_000, 0]);
+    }
+    for _ in 0..4 {
+        world.round();
+    }
+    let mut noise = |size: u64| -> usize {
+        (0..20_u64)
+            .map(|step| {
+                for task in 0..4 {
+                    let wave = size * ((step * 7 + task as u64 * 5) % 3);
+                    world.want(task, 1, [0, 0, 100_000 + wave, 0]);
+                }
+                world.round()
+            })
+            .sum()
+    };
+    // Each has 100,000 of demand and over 100,000 of room.
+    assert_eq!(noise(500), 0);
+    assert_eq!(noise(20_000), 0);
+    assert!(noise(200_000) > 0);
+}
+
+#[test]
+fn idle_pairs_are_taken_back_and_forgotten() {
+    let mut world = World::new(config(), 2, &[total(1_000)]);
+    for task in [0, 1] {
+        world.want(task, 1, [0, 0, 10, 0]);
+    }
+    world.round();
+    world.tasks[1].demand.clear();
+    for _ in 0..12 {
+        world.round();
+    }
+    let id = CustomerId::new(1);
+    assert_eq!(world.fleet.status(id).unwrap().tasks, 1);
+    assert!(!world.tasks[1].held.contains_key(&id));
+    assert_eq!(world.fleet.ledger.tasks[1].entries, []);
+}
+
+#[test]
+fn a_task_that_lies_leaves_the_others_their_demand_and_floors() {
+    let mut world = World::new(config(), 4, &[total(1_000_000), total(1_000)]);
+    world.want(0, 1, [u64::MAX; 4]);
+    world.want(1, 1, [0, 0, 0, 200_000]);
+    world.want(2, 1, [1, 0, 0, 0]);
+    world.want(3, 2, [0, 0, 900, 0]);
+    for _ in 0..4 {
+        world.round();
+    }
+    let totals = world.totals(1);
+    assert!(totals[1] >= 200_000 && totals[2] >= 10_000, "{totals:?}");
+    assert!(totals.iter().sum::<u64>() <= 1_000_000);
+    assert!(world.totals(2)[3] >= 900);
+}
+
+#[test]
+fn tables_have_their_sizes_and_strangers_share_the_default() {
+    let mut config = config();
+    (config.tasks_max, config.customers_max, config.customers_per_task_max) = (2, 3, 2);
+    let mut fleet = Fleet::new(config, 1, total(100), Timestamp::ZERO).unwrap();
+    let a = fleet.set_customer("a", total(5)).unwrap();
+    fleet.set_customer("b", total(5)).unwrap();
+    assert_eq!(fleet.set_customer("c", total(5)), Err(Full { what: "customers", max: 3 }));
+    assert_eq!(fleet.set_customer("a", total(6)), Ok(a));
+    assert_eq!(fleet.customer("nobody"), CustomerId::DEFAULT);
+
+    let now = Timestamp::from_secs(100);
+    let task = fleet.join("x", 1, now).unwrap();
+    fleet.join("y", 1, now).unwrap();
+    assert_eq!(fleet.join("z", 1, now), Err(Full { what: "tasks", max: 2 }));
+    let usage =
+        |customer| Usage { customer, used: rates([1; 4]), demand: rates([2; 4]), has: None };
+    // Customers nobody knows are added up under the default; a third customer is left out.
+    let usages = [
+        usage(a),
+        usage(CustomerId::new(77)),
+        usage(CustomerId::new(99)),
+        usage(fleet.customer("b")),
+    ];
+    let answer = fleet.report(task, None, &usages, now).unwrap();
+    assert_eq!(answer, Answer { renewed: true, dropped: 1 });
+    fleet.tick(now, &mut Vec::new());
+    assert_eq!(fleet.status(CustomerId::DEFAULT).unwrap().demand, rates([4; 4]));
+    assert_eq!(fleet.status(a).unwrap().used, rates([1; 4]));
+
+    // Once "a" is no longer configured and its entries are gone, its place is free.
+    fleet.remove_customer("a");
+    assert_eq!(fleet.customer("a"), CustomerId::DEFAULT);
+    fleet.leave(task);
+    assert_eq!(fleet.set_customer("c", total(5)), Ok(a));
+    assert_ne!(fleet.join("x", 1, now), Ok(task));
+}
+
+#[test]
+fn a_task_that_does_not_acknowledge_is_not_renewed() {
+    let mut fleet = Fleet::new(config(), 1, total(100), Timestamp::ZERO).unwrap();
+    let id = fleet.join("x", 1, Timestamp::from_secs(100)).unwrap();
+    let usage = Usage {
+        customer: CustomerId::DEFAULT,
+        used: rates([0; 4]),
+        demand: rates([9; 4]),
+        has: None,
+    };
+    for secs in 100..130 {
+        let now = Timestamp::from_secs(secs);
+        let forged = Generation { epoch: 9, number: u64::MAX };
+        let answer = fleet.report(id, Some(forged), &[usage], now);
+        // The grant goes out at 100, 5 s of patience, the lease of 17 s from then on.
+        match secs {
+            100..=105 => assert!(answer.unwrap().renewed, "{secs}"),
+            106..=122 => assert!(!answer.unwrap().renewed, "{secs}"),
+            _ => assert_eq!(answer, Err(NotJoined), "{secs}"),
+        }
+        fleet.tick(now, &mut Vec::new());
+    }
+}
+
+#[test]
+fn limits_may_add_up_to_more_than_there_is() {
+    let mut config = config();
+    config.capacity = CostRate::from_nanos_per_sec(100);
+    let mut fleet = Fleet::new(config, 1, total(10), Timestamp::ZERO).unwrap();
+    assert_eq!(fleet.oversubscription(), 0.1);
+    fleet.set_customer("a", total(90)).unwrap();
+    fleet.set_customer("b", total(50)).unwrap();
+    assert_eq!(fleet.oversubscription(), 1.5);
+    fleet.set_customer("b", Limits::UNLIMITED).unwrap();
+    assert_eq!(fleet.oversubscription(), 2.0);
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let refused = |change: fn(&mut FleetConfig)| {
+        let mut config = config();
+        change(&mut config);
+        Fleet::new(config, 1, Limits::ZERO, Timestamp::ZERO).unwrap_err().to_string()
+    };
+    assert!(FleetConfig::default().check().is_ok());
+    assert_eq!(
+        refused(|c| c.learning = SECOND),
+        "learning must last at least as long as a lease (17s), but it lasts 1s"
+    );
+    assert_eq!(
+        refused(|c| c.floor = Ratio::percent(60)),
+        "floor and unseen must be at most half of the limit together, but they are 64 %"
+    );
+    assert_eq!(refused(|c| c.safe = Ratio::ZERO), "safe must be more than 0");
+    assert_eq!(
+        refused(|c| c.tasks_max = 0),
+        "tasks_max must be between 1 and 1048576, but it is 0"
+    );
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Want { task: usize, customer: usize, demand: Levels },
+    Send(usize),
+    Receive(usize),
+    Replay(usize),
+    Deliver(usize),
+    Break(usize),
+    Replace(usize),
+    Tick,
+    Round,
+    Wait(u64),
+    Limit { customer: usize, limits: Levels },
+    Elect,
+}
+
+fn rate() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => Just(0), 4 => 0..2_000_000_u64, 1 => any::<u64>()]
+}
+
+fn levels() -> impl Strategy<Value = Levels> {
+    [rate(), rate(), rate(), rate()]
+}
+
+/// What may happen as long as limits stay and leaders live.
+fn weather() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        4 => (0..4_usize, 1..3_usize, levels())
+            .prop_map(|(task, customer, demand)| Operation::Want { task, customer, demand }),
+        4 => (0..4_usize).prop_map(Operation::Send),
+        4 => (0..4_usize).prop_map(Operation::Receive),
+        1 => (0..4_usize).prop_map(Operation::Replay),
+        4 => (0..4_usize).prop_map(Operation::Deliver),
+        1 => (0..4_usize).prop_map(Operation::Break),
+        1 => (0..4_usize).prop_map(Operation::Replace),
+        4 => Just(Operation::Tick),
+        6 => Just(Operation::Round),
+        3 => (0..5_000_u64).prop_map(Operation::Wait),
+        1 => (5_000..40_000_u64).prop_map(Operation::Wait),
+    ]
+}
+
+fn politics() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        30 => weather(),
+        1 => (1..3_usize, levels())
+            .prop_map(|(customer, limits)| Operation::Limit { customer, limits }),
+        1 => Just(Operation::Elect),
+    ]
+}
+
+impl World {
+    fn apply(&mut self, operation: &Operation) {
+        match *operation {
+            Operation::Want { task, customer, demand } => self.want(task, customer, demand),
+            Operation::Send(task) => self.send(task),
+            Operation::Receive(task) => self.receive_next(task),
+            Operation::Replay(task) => {
+                if let Some(report) = self.tasks[task].arrived.clone() {
+                    let known = self.tasks[task].known;
+                    self.receive(task, &report);
+                    self.tasks[task].known &= known;
+                }
+            }
+            Operation::Deliver(task) => self.deliver(task),
+            Operation::Break(task) => self.join(task),
+            Operation::Replace(task) => {
+                if let Some(id) = self.tasks[task].id {
+                    self.fleet.leave(id);
+                }
+                self.start();
+                self.tasks.swap_remove(task);
+            }
+            Operation::Tick => {
+                self.tick();
+            }
+            Operation::Round => {
+                self.round();
+            }
+            Operation::Wait(millis) => self.now += Duration::from_millis(millis),
+            Operation::Limit { customer, limits } => {
+                let limits = Limits::clamped(rates(limits));
+                self.limits.insert(CustomerId::new(customer), limits);
+                self.fleet.set_customer(&format!("customer-{}", customer - 1), limits).unwrap();
+            }
+            Operation::Elect => self.elect(),
+        }
+        for process in &mut self.tasks {
+            process.known &= self.fleet.ledger.slot_named(&process.name).is_some();
+        }
+    }
+
+    /// The lists of tasks and of customers agree.
+    fn check_ledger(&self) {
+        let ledger = &self.fleet.ledger;
+        let mut pairs = 0;
+        for (slot, task) in ledger.tasks.iter().enumerate() {
+            assert!(task.entries.is_sorted());
+            pairs += task.entries.len();
+            for &(customer, place) in &task.entries {
+                let entry = &ledger.customers[customer as usize].entries[place as usize];
+                assert_eq!(entry.task as usize, slot);
+            }
+        }
+        assert_eq!(pairs, ledger.customers.iter().map(|c| c.entries.len()).sum::<usize>());
+    }
+}
+
+const CUSTOMERS: [Levels; 2] = [[1_000_000; 4], [10_000, 50_000, 50_000, 400_000]];
+
+fn customers() -> [Limits; 2] {
+    CUSTOMERS.map(|levels| Limits::clamped(rates(levels)))
+}
+
+proptest! {
+    /// Whatever happens to messages and tasks: what all tasks that are not forgotten enforce at any
+    /// moment is within the limit, at every level.
+    #[test]
+    fn together_tasks_never_enforce_more_than_the_limit(
+        operations in vec(weather(), 1..120),
+        wait in 0..3_u64,
+    ) {
+        let mut config = config();
+        config.forget = Duration::from_secs(1_000_000);
+        let mut world = World::new(config, 4, &customers());
+        for operation in operations {
+            world.apply(&operation);
+            // Also between events, while grants fade.
+            world.now += Duration::from_millis(wait * 400);
+            for (customer, limits) in (1..).zip(CUSTOMERS) {
+                for (l, &limit) in limits.iter().enumerate() {
+                    let enforced: u128 = (0..world.tasks.len())
+                        .map(|task| u128::from(world.enforced(task, customer)[l]))
+                        .sum();
+                    prop_assert!(
+                        enforced <= u128::from(limit),
+                        "{enforced} of {limit} at level {l} after {operation:?}"
+                    );
+                }
+            }
+        }
+        world.check_ledger();
+    }
+
+    /// With limits that change and leaders that fall: no task enforces more than the leader counts
+    /// for it, and what the leader counts is within the limit or not raised. Only a task
+    /// that says it holds more than the leader knew, in truth or in an old report, can raise it.
+    #[test]
+    fn the_leader_counts_at_least_what_tasks_enforce_and_never_grants_beyond_the_limit(
+        operations in vec(politics(), 1..120),
+    ) {
+        let mut world = World::new(config(), 4, &customers());
+        for operation in operations {
+            let before = [1, 2].map(|customer| world.counted_in_all(customer));
+            let strangers = world.tasks.iter().any(|task| !task.known);
+            let learning = world.fleet.is_learning(world.now);
+            world.apply(&operation);
+            for customer in [1, 2] {
+                for task in 0..world.tasks.len() {
+                    if !world.tasks[task].known {
+                        continue;
+                    }
+                    let enforced = world.enforced(task, customer);
+                    let unseen = nanos(world.fleet.unseen(CustomerId::new(customer)).as_array());
+                    let counted = world.counted(task, customer).unwrap_or_default();
+                    for l in 0..4 {
+                        prop_assert!(
+                            enforced[l] <= counted[l].max(unseen[l]),
+                            "task {task} enforces {enforced:?}, {counted:?} counted, after {operation:?}"
+                        );
+                    }
+                }
+                if strangers
+                    || learning
+                    || matches!(operation, Operation::Elect | Operation::Replay(_))
+                {
+                    continue;
+                }
+                let limits = nanos(world.limits[&CustomerId::new(customer)].as_array());
+                let counted = world.counted_in_all(customer);
+                for l in 0..4 {
+                    let most = u128::from(limits[l]).max(before[customer - 1][l]);
+                    prop_assert!(counted[l] <= most, "{counted:?} of {limits:?} after {operation:?}");
+                }
+            }
+        }
+        world.check_ledger();
+    }
+
+    /// After any weather, calm rounds lead to the same division, and then to no more pushes.
+    #[test]
+    fn calm_follows_any_weather(
+        operations in vec(weather(), 1..60),
+        demands in vec(levels(), 4),
+    ) {
+        let mut world = World::new(plain(), 4, &customers());
+        for operation in &operations {
+            world.apply(operation);
+        }
+        let names: Vec<_> = world.tasks.iter().map(|task| task.name.clone()).collect();
+        // Until whoever was replaced or fell silent is forgotten.
+        world.now += Duration::from_secs(60);
+        for (task, demand) in demands.iter().enumerate() {
+            world.want(task, 1, *demand);
+            world.want(task, 2, [0; 4]);
+        }
+        for _ in 0..60 {
+            world.round();
+        }
+        for _ in 0..5 {
+            prop_assert_eq!(world.round(), 0);
+        }
+        let mut fresh = World::new(plain(), 4, &customers());
+        for (task, demand) in demands.iter().enumerate() {
+            fresh.want(task, 1, *demand);
+        }
+        for _ in 0..6 {
+            fresh.round();
+        }
+        let served = |world: &World| -> Vec<u64> { world.totals(1) };
+        for (found, expected) in served(&world).iter().zip(served(&fresh)) {
+            // Whole units that do not divide go to one task or another.
+            prop_assert!(found.abs_diff(expected) <= 4, "{names:?} {found} {expected}");
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Who holds what: tasks, customers, and one entry for each pair that has to do with each other.
+//!
+//! Entries lie side by side per customer, because that is how limits are divided. Each task keeps a
+//! sorted list of where its entries are. Ids are indices, so that a report costs no search by name:
+//! tasks send their customers in the same order every time, and a cursor finds each at once.
+
+use super::allocate::Levels;
+use super::limits::Limits;
+use super::message::{CustomerId, TaskId};
+use crate::criticality::Criticality;
+use crate::units::{CostRate, Ratio, Timestamp};
+use core::mem::take;
+use std::collections::BTreeMap;
+
+/// What one task does for one customer, and what it was granted for that.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    /// The slot of the task.
+    pub(super) task: u32,
+    /// The report that last mentioned it.
+    pub(super) stamp: u32,
+    pub(super) used: Levels,
+    pub(super) demand: Levels,
+    /// What else the task may hold, from before the last grant.
+    pub(super) before: Levels,
+    /// The last grant.
+    pub(super) granted: Levels,
+    /// The number of the last grant; 0 if the task has to be told, whatever it is.
+    pub(super) number: u64,
+    /// When there was demand last.
+    pub(super) wanted_at: Timestamp,
+    /// The last grant took everything back.
+    pub(super) revoked: bool,
+    /// What it may hold from before does not shrink in silence: it is a safe share already, or
+    /// perhaps one of another leader.
+    pub(super) firm: bool,
+}
+
+impl Entry {
+    /// Whether nothing is on its way to the task, so that it may be given a new grant.
+    pub(super) const fn is_settled(&self, acked: u64) -> bool {
+        self.number <= acked
+    }
+
+    /// Whether the task is known to hold the last grant and nothing else.
+    const fn is_acked(&self, acked: u64) -> bool {
+        self.number != 0 && self.is_settled(acked)
+    }
+
+    /// The most that the task may be using.
+    pub(super) fn counted(&self, acked: u64) -> Levels {
+        if self.is_acked(acked) { self.granted } else { higher(self.before, self.granted) }
+    }
+
+    /// The stream broke: the task has to be told anew, and may hold any of what it was told.
+    pub(super) fn untell(&mut self, acked: u64) {
+        if self.is_acked(acked) {
+            (self.before, self.firm) = ([0; 4], false);
+        }
+        self.number = 0;
+    }
+
+    /// The lease ended: the task fell back to the safe share of whatever it held.
+    pub(super) fn lapse(&mut self, acked: u64, safe: Ratio) {
+        self.untell(acked);
+        if self.firm {
+            self.granted = higher(self.before, part(safe, self.granted));
+        } else {
+            self.granted = part(safe, higher(self.before, self.granted));
+        }
+        (self.before, self.firm) = (self.granted, true);
+        (self.used, self.demand) = Default::default();
+    }
+
+    /// The task says that it holds `has`. That is news until it acknowledged a grant of this stream,
+    /// and counts. But only a leader that learns takes it for a grant: a report may be old, or lie.
+    pub(super) fn learn(&mut self, has: Levels, acked: u64, learning: bool) {
+        if self.is_acked(acked) {
+            return;
+        }
+        let more = higher(self.before, has);
+        self.firm |= more != self.before;
+        self.before = more;
+        if learning && self.number == 0 {
+            self.granted = higher(self.granted, has);
+        }
+    }
+
+    /// The next grant.
+    pub(super) fn grant(&mut self, levels: Levels, number: u64, acked: u64, revoked: bool) {
+        self.firm &= !self.is_acked(acked);
+        self.before = self.counted(acked);
+        self.granted = levels;
+        self.number = number;
+        self.revoked = revoked;
+    }
+}
+
+/// The higher of both at every level.
+pub(super) fn higher(a: Levels, b: Levels) -> Levels {
+    core::array::from_fn(|l| a[l].max(b[l]))
+}
+
+pub(super) fn nanos(rates: [CostRate; Criticality::COUNT]) -> Levels {
+    rates.map(CostRate::as_nanos_per_sec)
+}
+
+pub(super) fn limits(levels: Levels) -> Limits {
+    Limits::clamped(levels.map(CostRate::from_nanos_per_sec))
+}
+
+/// `ratio` of every level.
+pub(super) fn part(ratio: Ratio, levels: Levels) -> Levels {
+    levels.map(|level| ratio.share_of(level))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// No task has this slot.
+    Vacant,
+    /// The task reports, or did within its lease.
+    Live,
+    /// The lease has ended: the task is gone, or runs on its safe shares where nobody sees it.
+    Lost,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) weight: u32,
+    /// Counts who had this slot, so that an id of an earlier one is not taken for it.
+    pub(super) version: u32,
+    /// When its lease ends, or when it is forgotten.
+    pub(super) deadline: Timestamp,
+    /// All grants up to this one have arrived.
+    pub(super) acked: u64,
+    /// The last grant pushed to it.
+    pub(super) pushed: u64,
+    /// Since when there has been a grant that did not arrive, without any progress.
+    pub(super) waiting_since: Option<Timestamp>,
+    pub(super) stamp: u32,
+    /// Customer and place in that customer's entries, sorted.
+    pub(super) entries: Vec<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Customer {
+    pub(super) limits: Levels,
+    pub(super) entries: Vec<Entry>,
+    /// Waits to be looked at.
+    pub(super) dirty: bool,
+    /// No longer configured; its entries are taken back.
+    pub(super) retired: bool,
+    /// Sums as of the last look.
+    pub(super) used: Levels,
+    pub(super) demand: Levels,
+    pub(super) counted: Levels,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ledger {
+    pub(super) tasks: Vec<Task>,
+    pub(super) customers: Vec<Customer>,
+    vacant: Vec<u32>,
+    task_names: BTreeMap<String, u32>,
+    pub(super) customer_names: BTreeMap<String, u32>,
+    pub(super) dirty: Vec<u32>,
+}
+
+impl Ledger {
+    /// Nobody but the customer who stands for all that are not configured.
+    pub(super) fn new(default: Customer) -> Self {
+        Self { customers: vec![default], ..Self::default() }
+    }
+
+    /// The slot of a task that has not left.
+    pub(super) fn slot(&self, id: TaskId) -> Option<usize> {
+        let slot = id.slot();
+        let task = self.tasks.get(slot)?;
+        (task.state != State::Vacant && TaskId::new(slot, task.version) == id).then_some(slot)
+    }
+
+    pub(super) fn id(&self, slot: usize) -> TaskId {
+        TaskId::new(slot, self.tasks[slot].version)
+    }
+
+    pub(super) fn slot_named(&self, name: &str) -> Option<usize> {
+        self.task_names.get(name).map(|&slot| slot as usize)
+    }
+
+    /// How many tasks there are, lost ones included.
+    pub(super) fn tasks(&self) -> usize {
+        self.task_names.len()
+    }
+
+    /// Gives a new task a slot.
+    pub(super) fn enter(&mut self, name: &str) -> usize {
+        let slot = self.vacant.pop().map_or(self.tasks.len(), |slot| slot as usize);
+        let version = self.tasks.get(slot).map_or(0, |task| task.version);
+        let task = Task {
+            name: name.to_owned(),
+            state: State::Live,
+            weight: 1,
+            version,
+            deadline: Timestamp::ZERO,
+            acked: 0,
+            pushed: 0,
+            waiting_since: None,
+            stamp: 0,
+            entries: Vec::new(),
+        };
+        if slot == self.tasks.len() {
+            self.tasks.push(task);
+        } else {
+            self.tasks[slot] = task;
+        }
+        self.task_names.insert(name.to_owned(), slot as u32);
+        slot
+    }
+
+    /// Strikes a task out; what it held is free.
+    pub(super) fn strike(&mut self, slot: usize) {
+        let task = &mut self.tasks[slot];
+        task.state = State::Vacant;
+        task.version = task.version.wrapping_add(1);
+        self.task_names.remove(&take(&mut task.name));
+        for (customer, place) in take(&mut task.entries) {
+            // Removing an entry moves another one of this customer, but none of this task: each
+            // task has one entry per customer.
+            self.take_out(customer as usize, place as usize);
+            self.mark(customer as usize);
+        }
+        self.vacant.push(slot as u32);
+    }
+
+    /// Has the customer looked at in the next round.
+    pub(super) fn mark(&mut self, customer: usize) {
+        if !core::mem::replace(&mut self.customers[customer].dirty, true) {
+            self.dirty.push(customer as u32);
+        }
+    }
+
+    pub(super) fn mark_all(&mut self) {
+        for customer in 0..self.customers.len() {
+            self.mark(customer);
+        }
+    }
+
+    /// All customers of a task are looked at in the next round.
+    pub(super) fn mark_customers_of(&mut self, slot: usize) {
+        for i in 0..self.tasks[slot].entries.len() {
+            self.mark(self.tasks[slot].entries[i].0 as usize);
+        }
+    }
+
+    /// The entries of a task, one after the other.
+    pub(super) fn each_entry(&mut self, slot: usize, mut visit: impl FnMut(&mut Entry)) {
+        for &(customer, place) in &self.tasks[slot].entries {
+            visit(&mut self.customers[customer as usize].entries[place as usize]);
+        }
+    }
+
+    /// Where the task's entry for the customer is. `cursor` is where the one before was, plus one.
+    pub(super) fn find(
+        &self,
+        slot: usize,
+        customer: CustomerId,
+        cursor: &mut usize,
+    ) -> Result<usize, usize> {
+        let entries = &self.tasks[slot].entries;
+        let customer = customer.index() as u32;
+        let found = match entries.get(*cursor) {
+            Some(&(next, _)) if next == customer => Ok(*cursor),
+            _ => entries.binary_search_by_key(&customer, |&(id, _)| id),
+        };
+        let position = match found {
+            Ok(position) | Err(position) => position,
+        };
+        *cursor = position + 1;
+        found.map(|position| entries[position].1 as usize)
+    }
+
+    /// Makes an entry at `position` of the task's list, where [`Ledger::find`] missed it.
+    pub(super) fn insert(
+        &mut self,
+        slot: usize,
+        customer: CustomerId,
+        position: usize,
+        now: Timestamp,
+    ) -> usize {
+        let entries = &mut self.customers[customer.index()].entries;
+        let place = entries.len();
+        entries.push(Entry {
+            task: slot as u32,
+            stamp: self.tasks[slot].stamp.wrapping_sub(1),
+            used: [0; 4],
+            demand: [0; 4],
+            before: [0; 4],
+            granted: [0; 4],
+            number: 0,
+            wanted_at: now,
+            revoked: false,
+            firm: false,
+        });
+        self.tasks[slot].entries.insert(position, (customer.index() as u32, place as u32));
+        place
+    }
+
+    /// Removes an entry that its task's list has.
+    pub(super) fn remove(&mut self, customer: usize, place: usize) {
+        let slot = self.customers[customer].entries[place].task as usize;
+        let entries = &mut self.tasks[slot].entries;
+        if let Ok(position) = entries.binary_search_by_key(&(customer as u32), |&(id, _)| id) {
+            entries.remove(position);
+        }
+        self.take_out(customer, place);
+    }
+
+    /// Takes an entry out of the customer's, and tells the task whose entry takes its place.
+    fn take_out(&mut self, customer: usize, place: usize) {
+        let entries = &mut self.customers[customer].entries;
+        entries.swap_remove(place);
+        if let Some(moved) = entries.get(place) {
+            let list = &mut self.tasks[moved.task as usize].entries;
+            if let Ok(position) = list.binary_search_by_key(&(customer as u32), |&(id, _)| id) {
+                list[position].1 = place as u32;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: Ratio = Ratio::percent(50);
+
+    fn entry() -> Entry {
+        let mut ledger = Ledger::new(Customer::default());
+        let slot = ledger.enter("task");
+        ledger.insert(slot, CustomerId::DEFAULT, 0, Timestamp::ZERO);
+        ledger.customers.remove(0).entries.remove(0)
+    }
+
+    #[test]
+    fn until_it_is_acknowledged_a_grant_counts_beside_the_one_before() {
+        let mut entry = entry();
+        entry.grant([8; 4], 1, 0, false);
+        assert_eq!(entry.counted(0), [8; 4]);
+        entry.grant([3, 3, 9, 9], 2, 1, false);
+        assert_eq!(entry.counted(1), [8, 8, 9, 9]);
+        assert_eq!(entry.counted(2), [3, 3, 9, 9]);
+        // A broken stream leaves it open which of the two arrived.
+        entry.untell(1);
+        assert_eq!(entry.counted(2), [8, 8, 9, 9]);
+        entry.grant([1; 4], 3, 2, false);
+        assert_eq!(entry.counted(2), [8, 8, 9, 9]);
+        assert_eq!(entry.counted(3), [1; 4]);
+    }
+
+    #[test]
+    fn silence_halves_a_grant_once() {
+        let mut entry = entry();
+        entry.grant([8; 4], 1, 0, false);
+        entry.lapse(1, HALF);
+        assert_eq!(entry.counted(1), [4; 4]);
+        // It came back, was told something that it never acknowledged, and fell silent again.
+        entry.grant([2; 4], 2, 1, false);
+        entry.lapse(1, HALF);
+        assert_eq!(entry.counted(1), [4; 4]);
+        // This time it did acknowledge, and the next one may not have arrived.
+        entry.grant([6; 4], 3, 1, false);
+        entry.grant([2; 4], 4, 3, false);
+        entry.lapse(3, HALF);
+        assert_eq!(entry.counted(3), [3; 4]);
+    }
+
+    #[test]
+    fn what_a_task_claims_counts_but_is_a_grant_only_while_learning() {
+        let mut later = entry();
+        later.learn([8; 4], 0, false);
+        assert_eq!((later.granted, later.counted(0)), ([0; 4], [8; 4]));
+        // Nobody knows what this falls back to.
+        later.lapse(0, HALF);
+        assert_eq!(later.counted(0), [8; 4]);
+
+        let mut learning = entry();
+        learning.learn([8; 4], 0, true);
+        assert_eq!((learning.granted, learning.counted(0)), ([8; 4], [8; 4]));
+
+        let mut known = entry();
+        known.grant([3; 4], 1, 0, false);
+        known.learn([5; 4], 0, true);
+        assert_eq!((known.granted, known.counted(0)), ([3; 4], [5; 4]));
+        known.learn([7; 4], 1, true);
+        assert_eq!(known.counted(1), [3; 4]);
+    }
+}

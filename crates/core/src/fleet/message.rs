@@ -1,0 +1,139 @@
+//! What tasks and the server tell each other.
+
+use super::limits::Limits;
+use crate::criticality::Criticality;
+use crate::units::CostRate;
+
+const LEVELS: usize = Criticality::COUNT;
+
+/// A position in a leader's sequence of grants. Those of a later leader come after all of an
+/// earlier one, so that an old leader which has not noticed yet cannot undo the new one's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation {
+    /// Which leader: the revision of its election.
+    pub epoch: u64,
+    /// Its how manieth grant, from 1.
+    pub number: u64,
+}
+
+/// A customer: an index that stays the same as long as the customer is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CustomerId(u32);
+
+impl CustomerId {
+    /// All customers that are not configured, together.
+    pub const DEFAULT: Self = Self(0);
+
+    pub(super) const fn new(index: usize) -> Self {
+        Self(index as u32)
+    }
+
+    /// The index: ids are given out from 0 without gaps.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A task, as long as it is known. Ids of tasks that are gone are not mistaken for newer ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(u32);
+
+impl TaskId {
+    const SLOT_BITS: u32 = 20;
+    /// The most tasks a leader can have: a million.
+    pub const COUNT_MAX: usize = 1 << Self::SLOT_BITS;
+
+    pub(super) const fn new(slot: usize, version: u32) -> Self {
+        Self((version << Self::SLOT_BITS) | (slot as u32))
+    }
+
+    pub(super) const fn slot(self) -> usize {
+        self.0 as usize & (Self::COUNT_MAX - 1)
+    }
+}
+
+/// What a task reports of one customer. A report names every customer with use or demand; those
+/// it leaves out have none. Several lines of one customer are added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Whose.
+    pub customer: CustomerId,
+    /// What was admitted, by criticality.
+    pub used: [CostRate; LEVELS],
+    /// What was asked for: admitted and refused.
+    pub demand: [CostRate; LEVELS],
+    /// What the task holds, as [`FailStatic::holds`](super::FailStatic::holds) says. Needed in the
+    /// first reports after a join, ignored later.
+    pub has: Option<Limits>,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Answer {
+    /// Whether to answer the task, which renews its lease. If not, it does not take in its grants:
+    /// close the stream without an answer. Grants that are pushed later go with the last report
+    /// that did renew it.
+    pub renewed: bool,
+    /// Lines that were left out, as the task has too many customers.
+    pub dropped: usize,
+}
+
+/// A new grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// To whom.
+    pub task: TaskId,
+    /// For whose requests.
+    pub customer: CustomerId,
+    /// Its place in the sequence, to be acknowledged.
+    pub generation: Generation,
+    /// What the task may admit.
+    pub limits: Limits,
+    /// What it falls back to in silence.
+    pub safe: Limits,
+    /// The task can forget the customer: these are the limits of one it never heard of.
+    pub revoked: bool,
+}
+
+/// What a round did besides the changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Round {
+    /// Customers looked at.
+    pub customers: usize,
+    /// Tasks whose lease ended.
+    pub lost: usize,
+    /// Tasks that were forgotten.
+    pub forgotten: usize,
+}
+
+/// One customer across the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CustomerStatus {
+    /// What it may use.
+    pub limits: Limits,
+    /// What it uses, by criticality.
+    pub used: [CostRate; LEVELS],
+    /// What it asks for, by criticality.
+    pub demand: [CostRate; LEVELS],
+    /// The most that its tasks may be enforcing together; nested, as limits are.
+    pub counted: [CostRate; LEVELS],
+    /// How many tasks have to do with it.
+    pub tasks: usize,
+}
+
+/// The task is not known (any more): it has to join first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the task is not known, or its lease has ended: it has to join")]
+pub struct NotJoined;
+
+/// A table is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there are {max} {what} already: raise {what}_max, or wait until one is forgotten")]
+#[non_exhaustive]
+pub struct Full {
+    /// Of what.
+    pub what: &'static str,
+    /// The most there can be.
+    pub max: usize,
+}
