@@ -160,9 +160,9 @@ fn no_lints(source: &Source<'_>) -> Vec<usize> {
     if source.file_name() != "Cargo.toml" || !lines().any(|line| line == "[package]") {
         return Vec::new();
     }
-    let mut table = lines().skip_while(|line| *line != "[lints]").skip(1);
-    let inherits = table
-        .by_ref()
+    let inherits = lines()
+        .skip_while(|line| *line != "[lints]")
+        .skip(1)
         .take_while(|line| !line.starts_with('['))
         .any(|line| line.replace(' ', "") == "workspace=true");
     if inherits { Vec::new() } else { vec![1] }
@@ -170,8 +170,9 @@ fn no_lints(source: &Source<'_>) -> Vec<usize> {
 
 fn machine_paths(source: &Source<'_>) -> Vec<usize> {
     let roots = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+    // Behind a name it is the end of a longer path, such as that of a URL.
     let begins = |before: &str| {
-        before.chars().next_back().is_none_or(|c| !is_word(c) && !"./-*}>)".contains(c))
+        before.chars().next_back().is_none_or(|c| !is_word(c) && !".-*}>)".contains(c))
     };
     lines_where(source.text, |line| {
         roots.iter().any(|root| line.match_indices(root).any(|(at, _)| begins(&line[..at])))
