@@ -22,9 +22,10 @@ use tidegate_core::admission::shed::ShedConfig;
 use tidegate_core::admission::{AdmissionGate, Decision, Lane, Request};
 use tidegate_core::balance::{BackendId, Join, LoadReport, RoundRobin, Weighted, WeightedConfig};
 use tidegate_core::cost::{CostTable, MethodId};
+use tidegate_core::customer::CustomerId;
 use tidegate_core::fleet::Limits;
 use tidegate_core::levels::Levels;
-use tidegate_core::quota::{CustomerId, QuotaConfig};
+use tidegate_core::quota::QuotaConfig;
 use tidegate_core::retry::{BudgetConfig, BudgetController};
 use tidegate_core::rng::{Rng, SeededRng};
 use tidegate_core::throttle::{Outcome, ThrottleConfig, ThrottleController};
@@ -267,9 +268,11 @@ fn picks() -> (Gate, Gate) {
     for secs in 0..30 {
         let now = Timestamp::from_secs(secs);
         for id in 0..BACKENDS {
-            let mut report = LoadReport::default();
-            report.rps = 100.0 + 900.0 * rng.unit();
-            report.cpu_utilization = 0.5;
+            let report = LoadReport {
+                rps: 100.0 + 900.0 * rng.unit(),
+                cpu_utilization: 0.5,
+                ..LoadReport::default()
+            };
             weighted.on_report(BackendId(id), &report, now);
         }
         weighted.on_deadline(now);

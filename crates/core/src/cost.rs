@@ -22,7 +22,7 @@
 //! were not used between two calls of [`CostTable::sweep`] make room. Updates are a load and a
 //! store: when two threads race, one sample is lost, which an average does not notice.
 
-use crate::quota::CustomerId;
+use crate::customer::CustomerId;
 use crate::rng::mix;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Cost;

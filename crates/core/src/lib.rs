@@ -16,9 +16,18 @@
 //!
 //! | question | module |
 //! |---|---|
-//! | how important is it | [`criticality`] |
+//! | how much does it matter, and whose is it | [`criticality`], [`customer`] |
 //! | what is a cost, a time, a share | [`units`], [`machine`] |
-//! | what happened lately | [`window`], [`average`], [`histogram`] |
+//! | what happened lately | [`window`], [`average`], [`histogram`], [`counters`] |
+//! | how full is this task | [`signal`] |
+//! | may this request in | [`admission`], by [`levels`] |
+//! | has its customer anything left | [`quota`], what will it [`cost`] |
+//! | what may each task use of a customer's limit | [`fleet`], [`share`], [`doorman`] |
+//! | would the backend take it at all | [`throttle`] |
+//! | may it be tried again | [`retry`], [`attempts`] |
+//! | which backend task gets it | [`balance`], out of which [`subset`], in which datacenter [`spillover`] |
+//! | may this peer connect, and how often may it ask how we are | [`connection`] |
+//! | how fast may batch work go on | [`batch`] |
 
 pub mod admission;
 pub mod attempts;
@@ -29,6 +38,7 @@ pub mod connection;
 pub mod cost;
 pub mod counters;
 pub mod criticality;
+pub mod customer;
 pub mod decision;
 pub mod doorman;
 pub mod fleet;
@@ -48,4 +58,5 @@ pub mod units;
 pub mod window;
 
 pub use criticality::Criticality;
+pub use customer::CustomerId;
 pub use units::{Cost, CostRate, Ratio, Timestamp, Utilization};

@@ -22,8 +22,8 @@ mod tests;
 pub use gate::{AdmissionGate, Controller, Counts, Lane};
 
 use crate::criticality::Criticality;
+use crate::customer::CustomerId;
 use crate::decision::{Reason, Rejection};
-use crate::quota::CustomerId;
 use crate::units::{Cost, Timestamp};
 
 /// What a decision needs to know of a request.

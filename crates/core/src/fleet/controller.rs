@@ -15,10 +15,11 @@ use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
 use super::ledger::{Customer, Entry, Ledger, State, limits, nanos};
 use super::limits::Limits;
-use super::message::{Answer, Change, CustomerId, CustomerStatus, Full, Generation};
+use super::message::{Answer, Change, CustomerStatus, Full, Generation};
 use super::message::{NotJoined, Round, TaskId, Usage};
 use super::round::CustomerDivider;
 use crate::criticality::Criticality;
+use crate::customer::CustomerId;
 use crate::units::{CostRate, Timestamp};
 
 const LEVELS: usize = Criticality::COUNT;

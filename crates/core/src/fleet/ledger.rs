@@ -6,8 +6,9 @@
 
 use super::allocate::Levels;
 use super::limits::Limits;
-use super::message::{CustomerId, TaskId};
+use super::message::TaskId;
 use crate::criticality::Criticality;
+use crate::customer::CustomerId;
 use crate::units::{CostRate, Ratio, Timestamp};
 use core::mem::take;
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 use super::limits::Limits;
 use crate::criticality::Criticality;
+use crate::customer::CustomerId;
 use crate::units::CostRate;
 
 const LEVELS: usize = Criticality::COUNT;
@@ -14,24 +15,6 @@ pub struct Generation {
     pub epoch: u64,
     /// Its how manieth grant, from 1.
     pub number: u64,
-}
-
-/// A customer: an index that stays the same as long as the customer is configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CustomerId(u32);
-
-impl CustomerId {
-    /// All customers that are not configured, together.
-    pub const DEFAULT: Self = Self(0);
-
-    pub(super) const fn new(index: usize) -> Self {
-        Self(index as u32)
-    }
-
-    /// The index: ids are given out from 0 without gaps.
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
 }
 
 /// A task, as long as it is known. Ids of tasks that are gone are not mistaken for newer ones.

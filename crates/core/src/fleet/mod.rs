@@ -26,5 +26,5 @@ pub use config::{FleetConfig, FleetConfigError};
 pub use controller::Fleet;
 pub use fail_static::{FailStatic, Silence, Standing};
 pub use limits::{Limits, NotNested};
-pub use message::{Answer, Change, CustomerId, CustomerStatus, Full, Generation};
+pub use message::{Answer, Change, CustomerStatus, Full, Generation};
 pub use message::{NotJoined, Round, TaskId, Usage};

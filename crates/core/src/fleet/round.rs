@@ -19,8 +19,9 @@
 use super::allocate::{Allocator, Levels, Party, Target};
 use super::config::FleetConfig;
 use super::ledger::{Ledger, State, higher, limits, part};
-use super::message::{Change, CustomerId, Generation, TaskId};
+use super::message::{Change, Generation, TaskId};
 use crate::criticality::Criticality;
+use crate::customer::CustomerId;
 use crate::units::Timestamp;
 
 const LEVELS: usize = Criticality::COUNT;

@@ -34,16 +34,15 @@
 //! when the gate is made, and so is its memory: 64 bytes a customer, and 72 more per thread.
 
 mod bucket;
-mod customers;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 mod usage;
 
-pub use customers::{CustomerId, Customers};
 pub use usage::{Usage, UsageMeter};
 
 use crate::counters::{Counters, LINE, Writer};
 use crate::criticality::Criticality;
+use crate::customer::CustomerId;
 use crate::fleet::Limits;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 use crate::units::{Cost, Timestamp, nanos};

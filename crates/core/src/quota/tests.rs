@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::customer::Customers;
 use crate::units::CostRate;
 use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
 use proptest::prelude::*;

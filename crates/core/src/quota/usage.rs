@@ -1,7 +1,8 @@
 //! What every customer uses and wants, per second: the task's report to the fleet.
 
-use super::{CustomerId, LEVELS, QuotaGate};
+use super::{LEVELS, QuotaGate};
 use crate::counters::LINE;
+use crate::customer::CustomerId;
 use crate::units::{Cost, CostRate, Timestamp};
 
 /// One customer's use and demand at this task, lowest criticality first.
@@ -58,7 +59,7 @@ impl UsageMeter {
                 usage.used[level] = used.per(span);
                 usage.wanted[level] = (used + refused).per(span);
             }
-            report(CustomerId(customer as u32), usage);
+            report(CustomerId::new(customer), usage);
         }
     }
 }

@@ -13,6 +13,11 @@ impl CustomerId {
     /// Everyone who has no limit of their own.
     pub const DEFAULT: Self = Self(0);
 
+    /// The customer at `index` of a table; whoever is beyond four billion shares the last.
+    pub(crate) const fn new(index: usize) -> Self {
+        Self(if index > u32::MAX as usize { u32::MAX } else { index as u32 })
+    }
+
     /// The index into tables of customers.
     #[inline]
     pub const fn index(self) -> usize {
