@@ -70,6 +70,8 @@ pub struct Outcome {
     pub utilization: (f64, f64),
     /// Answers in time in each tenth of a second, over what the task can do.
     pub curve: Vec<f64>,
+    /// Requests offered in each tenth of a second, and how many of them were answered in time.
+    pub answered: Vec<(u64, u64)>,
 }
 
 impl Outcome {
@@ -123,6 +125,9 @@ impl Story {
                     let criticality = self.criticality(&mut arrivals);
                     if let Some(tally) = tallies.last_mut() {
                         tally.outcome.offered[criticality.index()] += 1;
+                        if let Some((offered, _)) = tally.tenth_of(now) {
+                            *offered += 1;
+                        }
                         let work = self.work(&mut arrivals);
                         let mean = self.work.as_nanos() as u64;
                         let request = Request::new(criticality, Cost::from_nanos(mean))
@@ -141,7 +146,7 @@ impl Story {
                 self.count(&mut tallies, &done);
             }
         }
-        Ok(tallies.into_iter().map(|tally| tally.finish(self.capacity())).collect())
+        Ok(tallies.into_iter().map(|tally| tally.finish(self)).collect())
     }
 
     /// An answer counts for its level in the phase that asked, and as goodput when it was given.
@@ -154,6 +159,9 @@ impl Story {
             if (tally.starts..tally.ends).contains(&done.arrived) {
                 tally.outcome.good[done.criticality.index()] += 1;
                 tally.latencies.record(latency.as_nanos() as u64, Timestamp::ZERO);
+                if let Some((_, good)) = tally.tenth_of(done.arrived) {
+                    *good += 1;
+                }
             }
             if (tally.starts..tally.ends).contains(&done.finished) {
                 let tenth = done.finished.since(tally.starts).as_millis() as usize / 100;
@@ -200,6 +208,7 @@ impl Tally {
                 refused: 0,
                 utilization: (0.0, 0.0),
                 curve: vec![0.0; tenths.max(1)],
+                answered: vec![(0, 0); tenths.max(1)],
             },
             starts,
             ends: starts + phase.lasts,
@@ -207,6 +216,12 @@ impl Tally {
             latencies: RecentHistogram::new(Duration::from_secs(1 << 30)),
             readings: (0.0, 0.0, 0),
         }
+    }
+
+    /// Offered and answered in the tenth of a second in which a request `arrived`.
+    fn tenth_of(&mut self, arrived: Timestamp) -> Option<&mut (u64, u64)> {
+        let tenth = arrived.since(self.starts).as_millis() as usize / 100;
+        self.outcome.answered.get_mut(tenth)
     }
 
     fn saw(&mut self, utilization: f64, now: Timestamp) {
@@ -219,7 +234,8 @@ impl Tally {
         *count += 1;
     }
 
-    fn finish(mut self, capacity: f64) -> Outcome {
+    fn finish(mut self, story: &Story) -> Outcome {
+        let capacity = story.capacity();
         let per_tenth = capacity / 10.0;
         let answers: f64 = self.outcome.curve.iter().sum();
         for tenth in &mut self.outcome.curve {
@@ -230,7 +246,8 @@ impl Tally {
         let mut quantile = |percent| {
             self.latencies
                 .quantile(Ratio::percent(percent), Timestamp::ZERO)
-                .map(Duration::from_nanos)
+                // The histogram rounds up; no answer that counts took longer than this.
+                .map(|nanos| Duration::from_nanos(nanos).min(story.patience))
         };
         (self.outcome.p50, self.outcome.p99) = (quantile(50), quantile(99));
         let (highest, sum, count) = self.readings;
