@@ -6,3 +6,8 @@
 
 pub mod story;
 pub mod task;
+
+/// The examples of the README, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -280,6 +280,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tenths_of_a_second_add_up_to_the_phase() {
+        let phase = |load| Phase { name: "", load, lasts: Duration::from_secs(2) };
+        let story = Story {
+            seed: 3,
+            task: TaskConfig { shed: None, ..TaskConfig::default() },
+            work: Duration::from_millis(5),
+            spread: Spread::Constant,
+            mix: [1.0; 4],
+            patience: Duration::from_millis(1_500),
+            phases: vec![phase(2.0), phase(0.5)],
+        };
+        for outcome in story.run().unwrap() {
+            assert_eq!(outcome.answered.len(), 20);
+            let sums = outcome.answered.iter().fold((0, 0), |sum, t| (sum.0 + t.0, sum.1 + t.1));
+            let (offered, good) = (outcome.offered.iter().sum(), outcome.good.iter().sum());
+            assert_eq!(sums, (offered, good));
+            assert!(0 < good && good < offered);
+            assert!(outcome.answered.iter().all(|tenth| tenth.1 <= tenth.0));
+            assert!(outcome.p99 <= Some(story.patience));
+        }
+    }
+
+    #[test]
     fn the_logarithm_agrees_with_the_system_s() {
         let mut rng = SeededRng::new(5);
         for _ in 0..10_000 {
