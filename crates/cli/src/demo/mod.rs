@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Names the dice: the same seed gives the same run
     #[arg(long, default_value_t = 7, value_name = "N")]
     seed: u64,
-    /// How many seconds of virtual time each of the four phases lasts
+    /// How many seconds of virtual time each of the four phases lasts, from 2 to 600
     // At least as long as the averages that sum a phase up; at most what the queue of the bare
     // backend, about 2,000 requests for each second, leaves room for in any memory.
     #[arg(

@@ -65,7 +65,7 @@ fn introduction(report: &Report, style: Style) -> String {
         report.mix.descending().map(|share| format!("{:.0} %", share * 100.0));
     format!(
         "{}\n\
-         Virtual time: the decisions are those of tidegate-core, the machine is simulated.\n\n\
+         Virtual time: the decisions are tidegate-core's own, the machine is simulated.\n\n\
          machine  {} core, {} ms a request: {} req/s; refusing one takes {} µs;\n         \
                   one queue, in order of arrival, without a limit\n\
          callers  come at random, give up after {} ms, do not retry\n\
@@ -199,7 +199,7 @@ fn limits(report: &Report) -> Vec<String> {
 
 fn again(report: &Report) -> String {
     format!(
-        "seed {}; the same again: cargo run --release -- demo --seed {} --seconds {}\n",
+        "Seed {}. The same again:\n  cargo run --release -- demo --seed {} --seconds {}\n",
         report.seed, report.seed, report.seconds
     )
 }
