@@ -241,10 +241,17 @@ fn operation() -> impl Strategy<Value = Operation> {
     let cost = prop_oneof![0_u64..20_000_000, 0_u64..5_000_000_000, Just(u64::MAX)];
     prop_oneof![
         8 => (0_usize..3, 0_u32..6, 0_usize..4, cost.clone())
-            .prop_map(|(lane, customer, level, cost)| Operation::Request { lane, customer, level, cost }),
+            .prop_map(|(lane, customer, level, cost)| Operation::Request {
+                lane,
+                customer,
+                level,
+                cost,
+            }),
         4 => (0_usize..3, cost).prop_map(|(lane, actual)| Operation::Settle { lane, actual }),
-        4 => prop_oneof![0_u64..50_000_000, Just(u64::MAX / 3)].prop_map(|nanos| Operation::Pass { nanos }),
-        1 => (0_u32..6, any::<[u64; 4]>()).prop_map(|(customer, rates)| Operation::Limit { customer, rates }),
+        4 => prop_oneof![0_u64..50_000_000, Just(u64::MAX / 3)]
+            .prop_map(|nanos| Operation::Pass { nanos }),
+        1 => (0_u32..6, any::<[u64; 4]>())
+            .prop_map(|(customer, rates)| Operation::Limit { customer, rates }),
     ]
 }
 
@@ -292,7 +299,10 @@ proptest! {
     #[test]
     fn nobody_uses_more_than_its_limit(
         rate in 1_000_000_u64..4_000_000_000,
-        steps in proptest::collection::vec((0_usize..3, 0_usize..4, 1_u64..30_000_000, 0_u64..10_000_000), 1..500),
+        steps in proptest::collection::vec(
+            (0_usize..3, 0_usize..4, 1_u64..30_000_000, 0_u64..10_000_000),
+            1..500,
+        ),
     ) {
         let gate = gate();
         let limit = CostRate::from_nanos_per_sec(rate);
