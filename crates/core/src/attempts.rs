@@ -1,19 +1,19 @@
 //! Is it only us? What attempt numbers tell a task about its fleet.
 //!
-//! A task that refuses a request has to say what to do with it: try another task, or don't retry. It
-//! cannot see the others, but it sees their refusals: every request carries its attempt number, and
-//! a second attempt that arrives here was refused somewhere else.
+//! A task that refuses a request has to say what to do with it: try another task, or don't retry.
+//! It cannot see the others, but it sees their refusals: every request carries its attempt number,
+//! and a second attempt that arrives here was refused somewhere else.
 //!
 //! Let a share `p` of the fleet refuse everything, and let clients send what was refused to another
-//! task at random, up to three attempts. Of `n1` first attempts per task, `p n1` come back as second
-//! ones, spread evenly again, and `p` of those as third ones:
+//! task at random, up to three attempts. Of `n1` first attempts per task, `p n1` come back as
+//! second ones, spread evenly again, and `p` of those as third ones:
 //!
 //! ```text
 //! n1 : n2 : n3 = 1 : p : p^2           p = (n2 + n3) / (n1 + n2)
 //! ```
 //!
-//! The estimate is a proportion: of the `n1 + n2` attempts that could have been followed by another,
-//! how many were. Per 1,000 first attempts it looks like this:
+//! The estimate is a proportion: of the `n1 + n2` attempts that could have been followed by
+//! another, how many were. Per 1,000 first attempts it looks like this:
 //!
 //! | full tasks | second | third |
 //! |---|---|---|
@@ -34,14 +34,14 @@
 //!
 //! - **Few samples.** By chance 3 of 20 requests are retries now and then. To say "don't retry" the
 //!   estimate must reach the threshold *and*, lowered by two standard errors, lie above the level
-//!   at which the advice is taken back. When in doubt the task invites retries: the clients' budgets
-//!   bound what that can cost.
+//!   at which the advice is taken back. When in doubt the task invites retries: the clients'
+//!   budgets bound what that can cost.
 //! - **The advice destroys its evidence.** If all tasks say "don't retry", retries cease, and one
 //!   window later each task invites them again. If the fleet is still full they come, as far as
 //!   budgets allow, and are turned away again. That is how the end of an overload is noticed.
 //! - **Lies.** A client that sends every request as a third attempt makes this task say "don't
-//!   retry". It gains nothing by it, and others lose retries, not service. Numbers are only believed
-//!   from peers whose headers are believed.
+//!   retry". It gains nothing by it, and others lose retries, not service. Numbers are only
+//!   believed from peers whose headers are believed.
 //! - **Subsets.** Clients of a small subset that is full see more refusals than the fleet's share.
 
 use crate::decision::Advice;
@@ -135,8 +135,9 @@ impl AttemptHistogram {
         Self { config, recent: Window::new(config.window, BUCKETS), widespread: false }
     }
 
-    /// Which of the three counts a request belongs to, for counters that are fed in later. The first
-    /// attempt is number 1; 0 is nonsense and counts as the first, everything above 3 as the third.
+    /// Which of the three counts a request belongs to, for counters that are fed in later. The
+    /// first attempt is number 1; 0 is nonsense and counts as the first, everything above 3 as the
+    /// third.
     ///
     /// For the shell's request path; two compares.
     #[inline]

@@ -320,7 +320,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_cost_breaks_the_table(
-            records in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<u64>()), 0..200),
+            records in proptest::collection::vec(
+                (any::<u32>(), any::<u32>(), any::<u64>()),
+                0..200,
+            ),
         ) {
             let table = CostTable::new(16, GUESS);
             let mut lane = table.lane();

@@ -288,7 +288,9 @@ mod tests {
         ) {
             let mut grants = Vec::new();
             let sum = Divider::default().divide(capacity, &claims, &mut grants);
-            let entitled = |&(wants, weight): &(u64, u32)| u128::from(if weight == 0 { 0 } else { wants });
+            let entitled = |&(wants, weight): &(u64, u32)| {
+                u128::from(if weight == 0 { 0 } else { wants })
+            };
             let wanted: u128 = claims.iter().map(entitled).sum();
             prop_assert_eq!(u128::from(sum), wanted.min(u128::from(capacity)));
             prop_assert_eq!(grants.iter().map(|&g| u128::from(g)).sum::<u128>(), u128::from(sum));

@@ -346,8 +346,8 @@ mod tests {
             }
         }
 
-        /// A client that comes or goes moves nobody, as clients do not look at each other. A backend
-        /// moves one connection of a client, or two when it begins a column.
+        /// A client that comes or goes moves nobody, as clients do not look at each other. A
+        /// backend moves one connection of a client, or two when it begins a column.
         #[test]
         fn one_backend_more_moves_next_to_nothing(
             client in 0_u64..10_000, backends in 1_u32..400, size in 1_u32..60,

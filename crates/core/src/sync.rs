@@ -3,15 +3,13 @@
 //! Under the feature `loom` the same gates run on atomics that try every interleaving and every
 //! value that the memory model allows a load to see. Nothing else of the crate changes.
 
-#[allow(unused_imports)]
 #[cfg(not(feature = "loom"))]
-pub(crate) use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-#[allow(unused_imports)]
 #[cfg(feature = "loom")]
-pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(feature = "loom")]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 

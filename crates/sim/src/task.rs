@@ -1,8 +1,8 @@
 //! One backend task: cores, a queue, and the gate in front of them.
 //!
 //! Requests that were admitted run to the end on the first core that is free, in the order in which
-//! they came, as in a runtime whose handlers do not yield. Refusing costs CPU as well: it is done by
-//! the same cores, before the next request starts.
+//! they came, as in a runtime whose handlers do not yield. Refusing costs CPU as well: it is done
+//! by the same cores, before the next request starts.
 
 use core::time::Duration;
 use std::collections::{BinaryHeap, VecDeque};

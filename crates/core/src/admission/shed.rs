@@ -11,8 +11,8 @@
 //!
 //! ```text
 //! admit = C x (1 + correction)
-//! correction = the milder of   (s/u - 1) x inflight / (C x horizon)      reach s within the horizon
-//!                        and   (1 - u/s) / 2                              proportional
+//! correction = the milder of   (s/u - 1) x inflight / (C x horizon)    reach s within the horizon
+//!                        and   (1 - u/s) / 2                            proportional
 //! ```
 //!
 //! with `u` the utilization of this moment and `s` its set point. The first term is exact where

@@ -362,7 +362,8 @@ proptest! {
                     };
                     let plan = controller.tick(&gate, reading, now);
                     let shares = shares(&plan);
-                    prop_assert!(shares.windows(2).all(|w| w[1] == 1.0 || w[0] == 0.0), "{shares:?}");
+                    let in_order = shares.windows(2).all(|w| w[1] == 1.0 || w[0] == 0.0);
+                    prop_assert!(in_order, "{shares:?}");
                     prop_assert!(plan.capacity.is_finite() && plan.offered.is_finite());
                 }
                 Operation::LameDuck(on) => gate.set_lame_duck(on),

@@ -91,7 +91,10 @@ mod tests {
     proptest! {
         #[test]
         fn the_top_is_the_least_of_a_plain_map(
-            steps in proptest::collection::vec((0_u32..20, proptest::option::of(0_u32..50)), 1..200),
+            steps in proptest::collection::vec(
+                (0_u32..20, proptest::option::of(0_u32..50)),
+                1..200,
+            ),
         ) {
             let mut heap = Heap::new();
             let mut map = BTreeMap::new();

@@ -14,13 +14,13 @@
 //!
 //! ```text
 //! it is older than `probe_age_max`
-//! it has been used reuse times       reuse = (1 + slack) / ((1 - pool/backends) x probes - removals)
-//! a request drops it                 `removals_per_request`, in turn the oldest and the worst
+//! it has been used reuse times   reuse = (1 + slack) / ((1 - pool/backends) x probes - removals)
+//! a request drops it             `removals_per_request`, in turn the oldest and the worst
 //! the pool is full or it is answered anew
 //! ```
 //!
-//! The worst is the highest RIF of the hot ones, or the highest latency if all are cold. Dropping it
-//! keeps the pool from filling up with backends that nobody wants. Every use adds one to the
+//! The worst is the highest RIF of the hot ones, or the highest latency if all are cold. Dropping
+//! it keeps the pool from filling up with backends that nobody wants. Every use adds one to the
 //! answer's RIF, since this client's own request is now in flight there as well.
 //!
 //! A task that fails fast has few requests in flight and a splendid latency. Recent errors of this

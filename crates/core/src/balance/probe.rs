@@ -6,8 +6,8 @@
 //! nearest numbers.
 //!
 //! Samples are forgotten after ten seconds. A backend that once was slow and is therefore avoided
-//! would otherwise tell of its bad day for ever, and never be asked again. With nothing to go by the
-//! estimate is zero, "try me": the requests in flight that follow hold back the rush.
+//! would otherwise tell of its bad day for ever, and never be asked again. With nothing to go by
+//! the estimate is zero, "try me": the requests in flight that follow hold back the rush.
 
 use crate::units::{Timestamp, nanos};
 use core::time::Duration;

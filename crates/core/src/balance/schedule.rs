@@ -9,7 +9,8 @@
 //! `W/L` along the line give an entry to whoever lies there, beginning at a phase:
 //!
 //! ```text
-//! count[i] = floor((L x (w[0] + … + w[i]) + phase) / W) - floor((L x (w[0] + … + w[i-1]) + phase) / W)
+//! count[i] = floor((L x (w[0] + … + w[i]) + phase) / W)
+//!          - floor((L x (w[0] + … + w[i-1]) + phase) / W)
 //! ```
 //!
 //! That is always `L` in all, and each backend's exact part rounded down or up. From table to
@@ -256,7 +257,13 @@ mod tests {
         #[test]
         fn odd_weights_do_no_harm(
             weights in proptest::collection::vec(
-                prop_oneof![Just(0.0), Just(f64::MIN_POSITIVE), Just(1e24), Just(f64::MAX), 0.0_f64..1.0],
+                prop_oneof![
+                    Just(0.0),
+                    Just(f64::MIN_POSITIVE),
+                    Just(1e24),
+                    Just(f64::MAX),
+                    0.0_f64..1.0,
+                ],
                 1..300,
             ),
         ) {

@@ -28,8 +28,8 @@ pub(super) const STEPS: u32 = 16;
 #[non_exhaustive]
 pub struct SlowStart {
     /// How long it takes to reach the full share; zero turns slow start off. Thirty seconds: three
-    /// times the blackout of weights (10 s), so that a backend is still held back when its own first
-    /// reports begin to count, and about what filling a cache or compiling hot code takes.
+    /// times the blackout of weights (10 s), so that a backend is still held back when its own
+    /// first reports begin to count, and about what filling a cache or compiling hot code takes.
     pub window: Duration,
     /// The share to start with. A tenth is enough work to warm up on.
     pub floor: Ratio,

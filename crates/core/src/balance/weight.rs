@@ -192,7 +192,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bit_pattern_makes_a_weight_that_is_not_a_number(bits: [u64; 4], penalty in 0.0..100.0) {
+        fn no_bit_pattern_makes_a_weight_that_is_not_a_number(
+            bits: [u64; 4],
+            penalty in 0.0..100.0,
+        ) {
             let [rps, eps, application, cpu] = bits.map(f64::from_bits);
             if let Ok(Some(weight)) = report(rps, eps, application, cpu).weight(penalty) {
                 prop_assert!(WEIGHTS.contains(&weight));

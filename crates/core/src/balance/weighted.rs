@@ -20,8 +20,8 @@
 //! counters can claim a utilization of next to nothing; the median bounds what that draws. A task
 //! that fails everything at once reports a weight of about its rate, which in an overload is more
 //! than the others' rate over utilization: the more it gets, the more it weighs. One that cannot be
-//! reached reports nothing and keeps its weight until that expires. What this client sees for itself
-//! settles both, and the twentieth that is left finds out when the task has recovered.
+//! reached reports nothing and keeps its weight until that expires. What this client sees for
+//! itself settles both, and the twentieth that is left finds out when the task has recovered.
 
 use super::gate::PickGate;
 use super::roster::Roster;

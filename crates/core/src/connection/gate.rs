@@ -328,7 +328,8 @@ mod tests {
         };
         assert_eq!(
             ConnectionGate::new(falling).unwrap_err().to_string(),
-            "the room of a criticality must be at least that of the criticality below, but it is 0.6"
+            "the room of a criticality must be at least that of the criticality below, but it is \
+             0.6"
         );
         for (open_max, rate, burst) in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (u64::MAX, 0, u32::MAX)] {
             let gate = ConnectionGate::new(limits(open_max, rate, burst)).unwrap();

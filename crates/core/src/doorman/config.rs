@@ -377,11 +377,13 @@ mod tests {
             ),
             (
                 vec![everything(), Draft::new("a", 1.0)],
-                "resource 1 (\"*\"): the entry for * must be the last one, but it is followed by \"a\"",
+                "resource 1 (\"*\"): the entry for * must be the last one, but it is followed by \
+                 \"a\"",
             ),
             (
                 vec![Draft::new("*", 1.0)],
-                "resource 1 (\"*\"): the entry for * must have an algorithm: those without one use it",
+                "resource 1 (\"*\"): the entry for * must have an algorithm: those without one use \
+                 it",
             ),
             (
                 vec![Draft::new("a", f64::NAN), everything()],
@@ -398,7 +400,8 @@ mod tests {
             ),
             (
                 vec![Draft::new("a", 1.0).with_algorithm(fair(4, 5)), everything()],
-                "resource 1 (\"a\"): lease_length must be at least refresh_interval (5), but it is 4",
+                "resource 1 (\"a\"): lease_length must be at least refresh_interval (5), but it is \
+                 4",
             ),
             (
                 vec![Draft::new("a[", 1.0), everything()],

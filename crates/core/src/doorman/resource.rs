@@ -58,9 +58,9 @@ pub struct Band {
 }
 
 impl Band {
-    /// What a priority means. Nobody ever had a reason to set it, and the stock client sends 1: that
-    /// is the default, `CRITICAL`. One more is one criticality higher, one less one lower. Whether
-    /// the client may claim that much is for the shell to check.
+    /// What a priority means. Nobody ever had a reason to set it, and the stock client sends 1:
+    /// that is the default, `CRITICAL`. One more is one criticality higher, one less one lower.
+    /// Whether the client may claim that much is for the shell to check.
     pub fn criticality(priority: i64) -> Criticality {
         let steps = priority.saturating_add(1).clamp(0, Criticality::COUNT as i64 - 1);
         Criticality::from_index(steps as usize).unwrap_or_default()

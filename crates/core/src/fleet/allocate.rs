@@ -234,7 +234,13 @@ mod tests {
             mut limits in [rate(), rate(), rate(), rate()],
             taken in [rate(), rate(), rate(), rate()],
             floor in 0..50_u32,
-            parties in vec(([rate(), rate(), rate(), rate()], prop_oneof![4 => Just(1_u32), 1 => any::<u32>()]), 0..12),
+            parties in vec(
+                (
+                    [rate(), rate(), rate(), rate()],
+                    prop_oneof![4 => Just(1_u32), 1 => any::<u32>()],
+                ),
+                0..12,
+            ),
         ) {
             limits.sort_unstable();
             let floor = Ratio::percent(floor);

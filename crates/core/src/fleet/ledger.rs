@@ -73,8 +73,9 @@ impl Entry {
         (self.used, self.demand) = Default::default();
     }
 
-    /// The task says that it holds `has`. That is news until it acknowledged a grant of this stream,
-    /// and counts. But only a leader that learns takes it for a grant: a report may be old, or lie.
+    /// The task says that it holds `has`. That is news until it acknowledged a grant of this
+    /// stream, and counts. But only a leader that learns takes it for a grant: a report may be old,
+    /// or lie.
     pub(super) fn learn(&mut self, has: Levels, acked: u64, learning: bool) {
         if self.is_acked(acked) {
             return;

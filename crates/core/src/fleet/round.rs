@@ -181,8 +181,8 @@ impl CustomerDivider {
         (given, lacked <= u128::from(free))
     }
 
-    /// Pushes the new grants of all tasks that hold their last one; slight changes only if it has to
-    /// be `exact`. Returns whether there were any.
+    /// Pushes the new grants of all tasks that hold their last one; slight changes only if it has
+    /// to be `exact`. Returns whether there were any.
     fn push(
         &mut self,
         ledger: &mut Ledger,

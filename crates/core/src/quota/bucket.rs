@@ -8,8 +8,8 @@
 //! depth = max(0, full_at - now)            full_at' = max(full_at, now) + cost / limit
 //! ```
 //!
-//! Depth is measured in time and not in cost, so a limit can be changed at any moment and a bucket
-//! that was half empty still is. `1 / limit` is a [`Pace`]: time per cost as a fixed-point number,
+//! Depth is measured in time and not in cost; when the limit is raised, what is owed takes less time
+//! to make up for, and the depth is scaled down with it. `1 / limit` is a [`Pace`]: time per cost as a fixed-point number,
 //! rounded up so that no rounding ever gives more than the limit.
 
 use crate::units::{Cost, CostRate, NANOS};
@@ -43,6 +43,15 @@ impl Pace {
         self.0
     }
 
+    /// What is left of a depth that came about at the pace `before`: less where this pace is
+    /// quicker, and never more.
+    pub(super) fn rescale(self, depth: u64, before: Self) -> u64 {
+        if self.0 >= before.0 {
+            return depth;
+        }
+        (u128::from(depth) * u128::from(self.0) / u128::from(before.0)) as u64
+    }
+
     /// The time that makes up for `cost`, in nanoseconds.
     #[inline]
     pub(super) fn time_for(self, cost: Cost) -> u64 {
@@ -73,10 +82,14 @@ mod tests {
     proptest! {
         /// What a limit yields in the time it was charged for is never less than the charge.
         #[test]
-        fn rounding_never_gives_more_than_the_limit(rate in 1_000_u64..1_000_000_000_000_000, cost in 0_u64..1_000_000_000_000) {
+        fn rounding_never_gives_more_than_the_limit(
+            rate in 1_000_u64..1_000_000_000_000_000,
+            cost in 0_u64..1_000_000_000_000,
+        ) {
             let limit = CostRate::from_nanos_per_sec(rate);
             let time = Pace::of(limit).time_for(Cost::from_nanos(cost)).saturating_add(1);
-            prop_assert!(limit.over(Duration::from_nanos(time)).as_nanos().saturating_add(1) >= cost);
+            let yielded = limit.over(Duration::from_nanos(time)).as_nanos();
+            prop_assert!(yielded.saturating_add(1) >= cost);
         }
     }
 }

@@ -53,6 +53,8 @@ use std::sync::Arc;
 const LEVELS: usize = Criticality::COUNT;
 /// The bucket that everything a customer does counts towards.
 const TOTAL: usize = LEVELS - 1;
+/// Stands in the place of a time at which a bucket is full: never.
+const BLOCKED: u64 = u64::MAX;
 /// A lease is this fraction of a burst: at one second and one CPU it holds eight milliseconds of
 /// CPU, some requests' worth, and thirty threads together hold less than the quarter of a burst
 /// that separates two criticalities.
@@ -108,8 +110,11 @@ struct Buckets {
 
 impl Buckets {
     #[inline]
-    fn depth(&self, level: usize, now: Timestamp) -> u64 {
-        self.full_at[level].load(Ordering::Relaxed).saturating_sub(now.as_nanos())
+    fn depth(&self, level: usize, now: Timestamp, depth_max: u64) -> u64 {
+        let full_at = self.full_at[level].load(Ordering::Relaxed);
+        let depth = full_at.saturating_sub(now.as_nanos());
+        // Deeper than any debt: the clock has stepped back, and the bucket is of another time.
+        if depth > depth_max && full_at != BLOCKED { 0 } else { depth }
     }
 
     #[inline]
@@ -144,8 +149,9 @@ impl QuotaGate {
         self.customers.len()
     }
 
-    /// What `customer` may use from now on. Buckets keep their depth; one whose customer was
-    /// blocked starts empty.
+    /// What `customer` may use from now on. A bucket is never deeper for it: under a higher limit
+    /// what was used takes less time to make up for, under a lower one it takes no more. One whose
+    /// customer was blocked starts empty.
     pub fn set_limits(&self, customer: CustomerId, limits: Limits, now: Timestamp) {
         let buckets = self.buckets(customer);
         let limits = limits.as_array();
@@ -156,16 +162,18 @@ impl QuotaGate {
             if level < TOTAL && pace != Pace::UNLIMITED {
                 self.by_level.store(1, Ordering::Relaxed);
             }
-            let blocked = !bound_by_above && limit.as_nanos_per_sec() == 0;
-            buckets.pace[level].store(pace.bits(), Ordering::Relaxed);
-            if blocked {
-                buckets.full_at[level].store(u64::MAX, Ordering::Relaxed);
-            } else if pace == Pace::UNLIMITED {
-                buckets.full_at[level].store(0, Ordering::Relaxed);
-            } else if buckets.full_at[level].load(Ordering::Relaxed) == u64::MAX {
-                let empty = now.as_nanos().saturating_add(self.burst);
-                buckets.full_at[level].store(empty, Ordering::Relaxed);
-            }
+            let before = Pace::from_bits(buckets.pace[level].swap(pace.bits(), Ordering::Relaxed));
+            let blocked = pace != Pace::UNLIMITED && limit.as_nanos_per_sec() == 0;
+            let _ =
+                buckets.full_at[level].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
+                    let now = now.as_nanos();
+                    Some(match at {
+                        _ if blocked => BLOCKED,
+                        _ if pace == Pace::UNLIMITED => 0,
+                        BLOCKED => now.saturating_add(self.burst),
+                        at => now.saturating_add(pace.rescale(at.saturating_sub(now), before)),
+                    })
+                });
         }
     }
 
@@ -179,10 +187,11 @@ impl QuotaGate {
         now: Timestamp,
     ) -> Result<(), Duration> {
         let buckets = self.buckets(customer);
-        let mut depth = buckets.depth(TOTAL, now);
+        let depth_of = |level| buckets.depth(level, now, self.depth_max);
+        let mut depth = depth_of(TOTAL);
         if self.by_level() {
             let own = criticality.index()..TOTAL;
-            depth = own.fold(depth, |deepest, level| deepest.max(buckets.depth(level, now)));
+            depth = own.fold(depth, |deepest, level| deepest.max(depth_of(level)));
         }
         let open_below = self.open_below[criticality.index()];
         if depth < open_below { Ok(()) } else { Err(Duration::from_nanos(depth - open_below + 1)) }
@@ -214,15 +223,15 @@ impl QuotaGate {
         let now = now.as_nanos();
         let deepest = now.saturating_add(self.depth_max);
         let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            // `u64::MAX` is a blocked customer, and stays.
-            (at != u64::MAX).then(|| at.max(now).saturating_add(time).min(deepest.max(at)))
+            let from = if at > deepest { now } else { at.max(now) };
+            (at != BLOCKED).then(|| from.saturating_add(time).min(deepest))
         });
     }
 
     /// Gives `time` back.
     fn lift(full_at: &AtomicU64, time: u64) {
         let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            (at != u64::MAX).then(|| at.saturating_sub(time))
+            (at != BLOCKED).then(|| at.saturating_sub(time))
         });
     }
 }

@@ -181,6 +181,37 @@ fn blocked_and_unblocked() {
 }
 
 #[test]
+fn a_raised_limit_shortens_the_debt_and_a_lowered_one_does_not_lengthen_it() {
+    let gate = gate();
+    let now = Timestamp::from_secs(5);
+    gate.set_limits(A, Limits::total(cpus(0.001)), now);
+    let mut lane = gate.lane();
+    // 5 ms at a thousandth of a CPU: five seconds deep.
+    lane.charge(A, Critical, Cost::from_millis(5), now);
+    assert!(gate.check(A, CriticalPlus, now).unwrap_err() > Duration::from_secs(3));
+    gate.set_limits(A, Limits::total(cpus(50.0)), now);
+    assert!(gate.check(A, Sheddable, now).is_ok());
+
+    gate.set_limits(B, Limits::total(cpus(50.0)), now);
+    lane.charge(B, Critical, Cost::from_millis(20_000), now);
+    assert!(gate.check(B, Critical, now).is_ok());
+    gate.set_limits(B, Limits::total(cpus(1.0)), now);
+    assert!(gate.check(B, Critical, now).is_ok());
+}
+
+#[test]
+fn a_clock_that_steps_back_refuses_nobody_for_it() {
+    let gate = gate();
+    gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    let mut lane = gate.lane();
+    lane.charge(A, Critical, Cost::from_millis(100), Timestamp::from_secs(3_600));
+    assert!(gate.check(A, Sheddable, Timestamp::ZERO).is_ok());
+    lane.charge(A, Critical, Cost::from_millis(900), Timestamp::ZERO);
+    assert!(gate.check(A, Sheddable, Timestamp::ZERO).is_err());
+    assert!(gate.check(A, Sheddable, Timestamp::from_secs(1)).is_ok());
+}
+
+#[test]
 fn strangers_share_the_default() {
     let gate = gate();
     gate.set_limits(CustomerId::DEFAULT, Limits::total(cpus(0.001)), Timestamp::ZERO);
@@ -241,10 +272,17 @@ fn operation() -> impl Strategy<Value = Operation> {
     let cost = prop_oneof![0_u64..20_000_000, 0_u64..5_000_000_000, Just(u64::MAX)];
     prop_oneof![
         8 => (0_usize..3, 0_u32..6, 0_usize..4, cost.clone())
-            .prop_map(|(lane, customer, level, cost)| Operation::Request { lane, customer, level, cost }),
+            .prop_map(|(lane, customer, level, cost)| Operation::Request {
+                lane,
+                customer,
+                level,
+                cost,
+            }),
         4 => (0_usize..3, cost).prop_map(|(lane, actual)| Operation::Settle { lane, actual }),
-        4 => prop_oneof![0_u64..50_000_000, Just(u64::MAX / 3)].prop_map(|nanos| Operation::Pass { nanos }),
-        1 => (0_u32..6, any::<[u64; 4]>()).prop_map(|(customer, rates)| Operation::Limit { customer, rates }),
+        4 => prop_oneof![0_u64..50_000_000, Just(u64::MAX / 3)]
+            .prop_map(|nanos| Operation::Pass { nanos }),
+        1 => (0_u32..6, any::<[u64; 4]>())
+            .prop_map(|(customer, rates)| Operation::Limit { customer, rates }),
     ]
 }
 
@@ -292,7 +330,10 @@ proptest! {
     #[test]
     fn nobody_uses_more_than_its_limit(
         rate in 1_000_000_u64..4_000_000_000,
-        steps in proptest::collection::vec((0_usize..3, 0_usize..4, 1_u64..30_000_000, 0_u64..10_000_000), 1..500),
+        steps in proptest::collection::vec(
+            (0_usize..3, 0_usize..4, 1_u64..30_000_000, 0_u64..10_000_000),
+            1..500,
+        ),
     ) {
         let gate = gate();
         let limit = CostRate::from_nanos_per_sec(rate);

@@ -15,8 +15,8 @@
 //! A retry goes through balancer and throttle like any new request: nothing makes sure that it
 //! reaches a different task, it is merely likely to.
 //!
-//! An attempt that failed without a refusal (no connection, no answer) has no advice of its own. The
-//! shell treats it as [`Advice::RetryElsewhere`] if the request may be sent twice, and as
+//! An attempt that failed without a refusal (no connection, no answer) has no advice of its own.
+//! The shell treats it as [`Advice::RetryElsewhere`] if the request may be sent twice, and as
 //! [`Advice::DontRetry`] if not; the budget holds for these retries as well.
 
 mod budget;

@@ -15,7 +15,7 @@
 //! and a request is refused locally with probability
 //!
 //! ```text
-//! p = max(0, (requests - sendable) / (requests + 1))       sendable = max(K x accepts, requests_min)
+//! p = max(0, (requests - sendable) / (requests + 1))     sendable = max(K x accepts, requests_min)
 //! ```
 //!
 //! In the long run `requests x (1 - p)` are sent, which is `K x accepts`: however large the demand,
@@ -132,8 +132,8 @@ pub struct ThrottleConfig {
     /// How many requests of each criticality may be sent per window whatever happened before: 20.
     ///
     /// Of 20 requests to a backend that takes 7 in 10 and needs no throttling, more than half are
-    /// refused by chance in one window of sixty; of 10, in one of twenty. And 20 in two minutes is a
-    /// request every six seconds: too few to hurt, enough to notice that a backend is back.
+    /// refused by chance in one window of sixty; of 10, in one of twenty. And 20 in two minutes is
+    /// a request every six seconds: too few to hurt, enough to notice that a backend is back.
     pub requests_min: u64,
     /// How far back a client looks for proof that the backend takes more than it used to: ten
     /// seconds. Long enough for a client of a few requests a second to see a dozen answers, and

@@ -401,8 +401,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Whatever happens: a probability is one, accepts do not raise it (over the floor), refusals do
-    /// not lower it, and nothing is refused without one.
+    /// Whatever happens: a probability is one, accepts do not raise it (over the floor), refusals
+    /// do not lower it, and nothing is refused without one.
     #[test]
     fn probabilities_stay_probabilities(
         operations in proptest::collection::vec(operation(), 0..100),

@@ -237,13 +237,18 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Ask { client, wants, subclients, has } => {
-                    let has = Lease { expiry: Timestamp::MAX, refresh_interval: Duration::ZERO, capacity: has };
-                    let request = Request::server([Band { priority: 1, clients: subclients, wants }])
-                        .with_has(Some(has));
+                    let has = Lease {
+                        expiry: Timestamp::MAX,
+                        refresh_interval: Duration::ZERO,
+                        capacity: has,
+                    };
+                    let band = Band { priority: 1, clients: subclients, wants };
+                    let request = Request::server([band]).with_has(Some(has));
                     let lease = resource.decide(&name(client), &request, now).unwrap();
                     prop_assert!(lease.capacity >= 0.0 && lease.capacity <= amount(wants));
                     let again = resource.decide(&name(client), &request, now).unwrap();
-                    let settled = believed.get(&client).is_some_and(|b| b.capacity == lease.capacity);
+                    let before = believed.get(&client);
+                    let settled = before.is_some_and(|b| b.capacity == lease.capacity);
                     if settled {
                         prop_assert_eq!(again.capacity.to_bits(), lease.capacity.to_bits());
                     }
@@ -256,8 +261,8 @@ proptest! {
                 }
                 Operation::Wait { millis } => now += Duration::from_millis(millis),
             }
-            let sum: f64 =
-                believed.values().filter(|lease| lease.expiry > now).map(|lease| lease.capacity).sum();
+            let live = believed.values().filter(|lease| lease.expiry > now);
+            let sum: f64 = live.map(|lease| lease.capacity).sum();
             prop_assert!(sum <= 120.0 * (1.0 + 1e-9), "{sum}");
             resource.expire(now);
             prop_assert!((resource.has() - sum).abs() < 1e-9);

@@ -827,7 +827,8 @@ proptest! {
                     for l in 0..4 {
                         prop_assert!(
                             enforced[l] <= counted[l].max(unseen[l]),
-                            "task {task} enforces {enforced:?}, {counted:?} counted, after {operation:?}"
+                            "task {task} enforces {enforced:?}, {counted:?} counted, after \
+                             {operation:?}"
                         );
                     }
                 }
@@ -841,7 +842,10 @@ proptest! {
                 let counted = world.counted_in_all(customer);
                 for l in 0..4 {
                     let most = u128::from(limits[l]).max(before[customer - 1][l]);
-                    prop_assert!(counted[l] <= most, "{counted:?} of {limits:?} after {operation:?}");
+                    prop_assert!(
+                        counted[l] <= most,
+                        "{counted:?} of {limits:?} after {operation:?}"
+                    );
                 }
             }
         }
