@@ -186,15 +186,15 @@ impl Lane {
     #[inline]
     #[expect(clippy::needless_pass_by_value, reason = "a permit can be given back only once")]
     pub fn complete(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
-        let (customer, criticality, charged) =
-            (permit.customer(), permit.criticality(), permit.charged());
+        let (customer, criticality, charge) =
+            (permit.customer(), permit.criticality(), permit.charge());
         if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
             let shared = &lines[cell::SHARED];
             shared.add(cell::COMPLETED, 1);
-            shared.add(cell::COMPLETED_COST, charged.as_nanos());
+            shared.add(cell::COMPLETED_COST, charge.cost.as_nanos());
             shared.add(cell::WORKED, actual.as_nanos());
         }
-        self.quota.settle(customer, criticality, charged, actual, now);
+        self.quota.settle(customer, criticality, charge, actual, now);
     }
 
     #[inline]
@@ -235,9 +235,9 @@ impl Lane {
             lines[level].add(cell::ADMITTED, 1);
             lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
         }
-        self.quota.charge(customer, criticality, cost, now);
+        let charge = self.quota.charge(customer, criticality, cost, now);
         let degrade = flags >> flag::DEGRADE >> level & 1 == 1;
-        Permit::new(customer, criticality, cost, degrade, dark)
+        Permit::new(customer, criticality, charge, degrade, dark)
     }
 
     #[inline]
@@ -257,7 +257,6 @@ impl Lane {
                 (advice, Some(self.gate.cause(request.criticality)))
             }
             Reason::OutOfQuota => {
-                self.quota.refuse(request.customer, request.criticality, request.cost);
                 let opens = self.gate.quota.check(request.customer, request.criticality, now);
                 let opens_in = opens.err().unwrap_or_default();
                 (Advice::DontRetry, Some(Cause::Quota { opens_in }))
@@ -276,6 +275,9 @@ impl Lane {
             if reason == Reason::Overloaded {
                 lines[level].add(cell::SHED_COST, request.cost.as_nanos());
             }
+        }
+        if reason == Reason::OutOfQuota {
+            self.quota.refuse(request.customer, request.criticality, request.cost);
         }
         Decision::Reject(Rejection { reason, advice, criticality: request.criticality, cause })
     }

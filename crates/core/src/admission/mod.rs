@@ -24,6 +24,7 @@ pub use gate::{AdmissionGate, Controller, Counts, Lane};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::decision::{Reason, Rejection};
+use crate::quota::Charge;
 use crate::units::{Cost, Timestamp};
 
 /// What a decision needs to know of a request.
@@ -109,8 +110,9 @@ impl Decision {
 #[must_use = "an admitted request is in flight until its permit goes to `complete`"]
 pub struct Permit {
     charged: Cost,
-    /// Everything else in one word, so that a permit travels in two registers: the customer in the
-    /// upper half, then criticality, degrading, and one more than the index of the dark reason.
+    /// Everything else in one word, so that a permit travels in two registers. From the top: the
+    /// customer (32 bits), the tag of its limits (16), one more than the index of the dark reason
+    /// (8), degrading (4), criticality (4).
     about: u64,
 }
 
@@ -119,24 +121,29 @@ impl Permit {
     fn new(
         customer: CustomerId,
         criticality: Criticality,
-        charged: Cost,
+        charge: Charge,
         degrade: bool,
         dark: Option<Reason>,
     ) -> Self {
         let dark = dark.map_or(0, |reason| 1 + reason as u64);
-        let about =
-            u64::from(customer.0) << 32 | dark << 16 | u64::from(degrade) << 8 | criticality as u64;
-        Self { charged, about }
+        let flags = dark << 8 | u64::from(degrade) << 4 | criticality as u64;
+        let about = u64::from(customer.0) << 32 | u64::from(charge.tag) << 16 | flags;
+        Self { charged: charge.cost, about }
+    }
+
+    #[inline]
+    const fn charge(&self) -> Charge {
+        Charge { cost: self.charged, tag: (self.about >> 16) as u16 }
     }
 
     /// Whether a cheaper answer would help: the task is close to shedding.
     pub const fn degrade(&self) -> bool {
-        self.about >> 8 & 1 == 1
+        self.about >> 4 & 1 == 1
     }
 
     /// Why it would have been refused if this were not dark mode.
     pub fn would_reject(&self) -> Option<Reason> {
-        let dark = (self.about >> 16) as u8;
+        let dark = (self.about >> 8) as u8;
         Reason::ALL.into_iter().find(|&reason| reason as u8 + 1 == dark)
     }
 

@@ -6,7 +6,7 @@ use crate::attempts::AttemptsConfig;
 use crate::decision::{Advice, Cause, Reason, SignalId, Thousandths};
 use crate::fleet::Limits;
 use crate::levels::Levels;
-use crate::quota::QuotaConfig;
+use crate::quota::{QuotaConfig, UsageMeter};
 use crate::rng::SeededRng;
 use crate::signal::Reading;
 use crate::units::{CostRate, Utilization};
@@ -158,6 +158,25 @@ fn dark_mode_decides_and_lets_pass() {
     // A task that is about to exit must not take what it cannot finish.
     gate.set_lame_duck(true);
     assert!(!lane.admit(&Request::new(Sheddable, MS), Timestamp::ZERO, &mut rng).is_admitted());
+}
+
+#[test]
+fn dark_mode_reports_demand_once() {
+    let gate = gate();
+    let customer = CustomerId(1);
+    gate.quota().set_limits(customer, Limits::ZERO, Timestamp::ZERO);
+    gate.set_dark(true);
+    let mut meter = UsageMeter::new(gate.quota(), Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let request = Request::new(Critical, Cost::from_millis(100)).customer(customer);
+    let mut rng = SeededRng::new(1);
+    let Decision::Admit(permit) = lane.admit(&request, Timestamp::ZERO, &mut rng) else { panic!() };
+    lane.complete(permit, Cost::from_millis(100), Timestamp::ZERO);
+    let mut wanted = CostRate::ZERO;
+    meter.collect(gate.quota(), Timestamp::from_secs(1), |_, usage| {
+        wanted = usage.wanted[Critical.index()];
+    });
+    assert_eq!(wanted, CostRate::from_cpus(0.1).unwrap());
 }
 
 #[test]

@@ -18,20 +18,23 @@
 //!
 //! **Debt.** A request is admitted if its level is open at all and is then charged in full, even
 //! below empty; the debt is paid before the next one. Asking for room first would shut out for
-//! ever the request that costs more than a whole burst.
+//! ever the request that costs more than a whole burst. Only the surprise, what a request cost
+//! beyond its estimate, is forgiven where it would go deeper than [`QuotaConfig::debt_max`].
 //!
 //! **Limits by criticality** are nested (see [`Limits`]): each level that has one has a bucket of
 //! its own, which it shares with all levels below, and a request has to find every bucket at or
 //! above its level open.
 //!
-//! **Without contention.** A thread takes a lease of [`LEASES`] parts of a burst at a time out of
-//! the shared bucket and charges requests against its lease. Whether a level is open is still read
-//! from the shared bucket, so leases do not upset the order. They can delay what is known by one
-//! lease per thread: over any span `T` a customer uses at most `limit x (T + burst)` plus one
-//! lease per thread plus the last request that went into debt.
+//! **Without contention.** A thread takes a lease of some requests' worth out of the shared bucket
+//! and charges requests against its lease. Whether a level is open is still read from the shared
+//! bucket, so leases do not upset the order. All leases together are an eighth of a burst at most,
+//! however many threads there are, and what a thread does not use goes back when it ends. So over
+//! any span `T` a customer uses at most `limit x (T + burst + burst / 8)`, the last request of each
+//! thread, and surprises that were forgiven. Buckets of limits by criticality have no leases: they
+//! cost a compare-and-swap for each request that counts towards them.
 //!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
-//! when the gate is made, and so is its memory: 64 bytes a customer, and 72 more per thread.
+//! when the gate is made, and so is its memory: 64 bytes a customer, and 80 more per thread.
 
 mod bucket;
 #[cfg(all(test, not(feature = "loom")))]
@@ -55,10 +58,12 @@ const LEVELS: usize = Criticality::COUNT;
 const TOTAL: usize = LEVELS - 1;
 /// Stands in the place of a time at which a bucket is full: never.
 const BLOCKED: u64 = u64::MAX;
-/// A lease is this fraction of a burst: at one second and one CPU it holds eight milliseconds of
-/// CPU, some requests' worth, and thirty threads together hold less than the quarter of a burst
-/// that separates two criticalities.
-pub const LEASES: u64 = 128;
+/// All leases together are a burst over this: half of what separates two criticalities, so that
+/// leases alone never close a level.
+pub const LEASED: u64 = 8;
+/// As many lanes as share that even if there are fewer: an eighth of a burst in one hand would be
+/// much to lose sight of.
+const LANES_MIN: u64 = 16;
 
 /// The sizes of a [`QuotaGate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +75,10 @@ pub struct QuotaConfig {
     /// comes in bunches is refused below its limit; too long, and a customer may use that much
     /// more than its limit before it is noticed. Default 1 s: about a report interval of the fleet.
     pub burst: Duration,
-    /// How far below empty a bucket may go. Bounds how long a customer pays for a request that
-    /// cost a thousand times its estimate. Default 60 s.
+    /// How far below empty a request may take a bucket by costing more than its estimate. Bounds
+    /// how long a customer pays for a request that cost a thousand times as much. Too short, and
+    /// estimates that are always too low let a customer use more than its limit; too long, and one
+    /// bad surprise shuts it out. Default 60 s.
     pub debt_max: Duration,
 }
 
@@ -93,6 +100,8 @@ pub struct QuotaGate {
     /// Whether any customer has limits by criticality. As long as nobody has, there is only one
     /// bucket to look at.
     by_level: AtomicU8,
+    /// Threads that hold leases.
+    lanes: AtomicU64,
     burst: u64,
     depth_max: u64,
     /// How deep each criticality may find a bucket.
@@ -110,11 +119,8 @@ struct Buckets {
 
 impl Buckets {
     #[inline]
-    fn depth(&self, level: usize, now: Timestamp, depth_max: u64) -> u64 {
-        let full_at = self.full_at[level].load(Ordering::Relaxed);
-        let depth = full_at.saturating_sub(now.as_nanos());
-        // Deeper than any debt: the clock has stepped back, and the bucket is of another time.
-        if depth > depth_max && full_at != BLOCKED { 0 } else { depth }
+    fn depth(&self, level: usize, now: Timestamp) -> u64 {
+        self.full_at[level].load(Ordering::Relaxed).saturating_sub(now.as_nanos())
     }
 
     #[inline]
@@ -127,7 +133,7 @@ impl QuotaGate {
     /// A gate in which nobody is limited until [`QuotaGate::set_limits`] says so.
     pub fn new(config: QuotaConfig) -> Arc<Self> {
         let customers_max = config.customers_max.max(1);
-        let burst = nanos(config.burst).max(LEASES);
+        let burst = nanos(config.burst).max(LEASED * LANES_MIN);
         let buckets = || Buckets {
             full_at: core::array::from_fn(|_| AtomicU64::new(0)),
             pace: core::array::from_fn(|_| AtomicU64::new(Pace::UNLIMITED.bits())),
@@ -136,6 +142,7 @@ impl QuotaGate {
             customers: (0..customers_max).map(|_| buckets()).collect(),
             usage: Counters::new(customers_max * LINE),
             by_level: AtomicU8::new(0),
+            lanes: AtomicU64::new(0),
             burst,
             depth_max: burst.saturating_add(nanos(config.debt_max)),
             open_below: core::array::from_fn(|level| {
@@ -187,7 +194,7 @@ impl QuotaGate {
         now: Timestamp,
     ) -> Result<(), Duration> {
         let buckets = self.buckets(customer);
-        let depth_of = |level| buckets.depth(level, now, self.depth_max);
+        let depth_of = |level| buckets.depth(level, now);
         let mut depth = depth_of(TOTAL);
         if self.by_level() {
             let own = criticality.index()..TOTAL;
@@ -199,12 +206,27 @@ impl QuotaGate {
 
     /// A thread's own access to this gate. Takes a lock; once per thread.
     pub fn lane(self: &Arc<Self>) -> QuotaLane {
+        self.lanes.fetch_add(1, Ordering::Relaxed);
         QuotaLane {
             usage: self.usage.writer(),
-            leases: vec![0; self.customers.len()].into_boxed_slice(),
-            lease: self.burst / LEASES,
+            leases: vec![Lease::default(); self.customers.len()].into_boxed_slice(),
             gate: Arc::clone(self),
         }
+    }
+
+    /// The time that a lease is taken for.
+    fn lease_time(&self) -> u64 {
+        self.burst / LEASED / self.lanes.load(Ordering::Relaxed).max(LANES_MIN)
+    }
+
+    /// By which to recognise what a customer is charged at.
+    #[inline]
+    fn tag(&self, buckets: &Buckets) -> u16 {
+        let total = buckets.pace(TOTAL).tag();
+        if !self.by_level() {
+            return total;
+        }
+        (0..TOTAL).fold(total, |tag, level| tag.rotate_left(3) ^ buckets.pace(level).tag())
     }
 
     #[inline]
@@ -218,13 +240,13 @@ impl QuotaGate {
         self.customers.get(customer.index()).unwrap_or(&self.customers[0])
     }
 
-    /// Makes the bucket deeper by `time`, but no deeper than the most debt there may be.
-    fn deepen(&self, full_at: &AtomicU64, time: u64, now: Timestamp) {
+    /// Makes the bucket deeper by `time`, but not deeper than `depth_max` by it.
+    fn deepen(full_at: &AtomicU64, time: u64, depth_max: u64, now: Timestamp) {
         let now = now.as_nanos();
-        let deepest = now.saturating_add(self.depth_max);
+        let deepest = now.saturating_add(depth_max);
         let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            let from = if at > deepest { now } else { at.max(now) };
-            (at != BLOCKED).then(|| from.saturating_add(time).min(deepest))
+            let deeper = at.max(now).saturating_add(time).min(deepest).min(BLOCKED - 1);
+            (at != BLOCKED).then(|| deeper.max(at))
         });
     }
 
@@ -236,14 +258,47 @@ impl QuotaGate {
     }
 }
 
+/// What one thread has taken out of a customer's total bucket and not yet charged for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lease {
+    /// In nanoseconds of cost.
+    left: u64,
+    /// What a whole lease was when this one was taken, above the [`Pace::tag`] at which it was.
+    whole_and_tag: u64,
+}
+
+impl Lease {
+    const fn new(left: u64, whole: u64, tag: u16) -> Self {
+        // 48 bits of nanoseconds are three days of CPU time.
+        let whole = if whole >> 48 == 0 { whole } else { (1 << 48) - 1 };
+        Self { left, whole_and_tag: whole << 16 | tag as u64 }
+    }
+
+    const fn tag(self) -> u16 {
+        self.whole_and_tag as u16
+    }
+
+    const fn whole(self) -> u64 {
+        self.whole_and_tag >> 16
+    }
+}
+
+/// What was charged for a request in advance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Charge {
+    /// The estimated cost.
+    pub cost: Cost,
+    /// By which to recognise the limits at which it was charged.
+    pub(crate) tag: u16,
+}
+
 /// One thread's access to a [`QuotaGate`]: its leases, and its count of what was used.
 #[derive(Debug)]
 pub struct QuotaLane {
     gate: Arc<QuotaGate>,
     usage: Writer,
-    /// Time taken out of each customer's total bucket and not yet charged for.
-    leases: Box<[u64]>,
-    lease: u64,
+    leases: Box<[Lease]>,
 }
 
 impl QuotaLane {
@@ -260,30 +315,33 @@ impl QuotaLane {
         criticality: Criticality,
         cost: Cost,
         now: Timestamp,
-    ) {
+    ) -> Charge {
         let customer = self.known(customer);
         self.count(customer, criticality.index(), cost.as_nanos());
-        self.take(customer, criticality, cost, now);
+        self.take(customer, criticality, cost, u64::MAX, now);
+        Charge { cost, tag: self.gate.tag(&self.gate.customers[customer]) }
     }
 
-    /// Corrects a charge of `charged` to the `actual` cost.
+    /// Corrects a charge to the `actual` cost. What was charged too much is given back, unless the
+    /// customer's limits have changed since: at another limit it would be worth something else.
     #[inline]
     pub fn settle(
         &mut self,
         customer: CustomerId,
         criticality: Criticality,
-        charged: Cost,
+        charge: Charge,
         actual: Cost,
         now: Timestamp,
     ) {
         let customer = self.known(customer);
         // Wraps when the actual cost is lower; so do the sums that readers take.
-        let correction = actual.as_nanos().wrapping_sub(charged.as_nanos());
+        let correction = actual.as_nanos().wrapping_sub(charge.cost.as_nanos());
         self.count(customer, criticality.index(), correction);
-        if actual >= charged {
-            self.take(customer, criticality, actual - charged, now);
-        } else {
-            self.give_back(customer, criticality, charged - actual);
+        if actual >= charge.cost {
+            let surprise = actual - charge.cost;
+            self.take(customer, criticality, surprise, self.gate.depth_max, now);
+        } else if charge.tag == self.gate.tag(&self.gate.customers[customer]) {
+            self.give_back(customer, criticality, charge.cost - actual);
         }
     }
 
@@ -308,45 +366,80 @@ impl QuotaLane {
     }
 
     #[inline]
-    fn take(&mut self, customer: usize, criticality: Criticality, cost: Cost, now: Timestamp) {
-        let time = self.gate.customers[customer].pace(TOTAL).time_for(cost);
-        match self.leases[customer].checked_sub(time) {
-            Some(left) => self.leases[customer] = left,
-            None => self.take_lease(customer, time, now),
+    fn take(
+        &mut self,
+        customer: usize,
+        criticality: Criticality,
+        cost: Cost,
+        depth_max: u64,
+        now: Timestamp,
+    ) {
+        let pace = self.gate.customers[customer].pace(TOTAL);
+        let lease = &mut self.leases[customer];
+        if lease.tag() == pace.tag() && lease.left >= cost.as_nanos() {
+            lease.left -= cost.as_nanos();
+        } else if pace != Pace::UNLIMITED {
+            self.take_lease(customer, pace, cost.as_nanos(), depth_max, now);
         }
         if self.gate.by_level() {
-            self.take_own(customer, criticality, cost, now);
+            self.take_own(customer, criticality, cost, depth_max, now);
         }
     }
 
     /// Takes what is missing out of the shared bucket, and a new lease with it.
     #[cold]
-    fn take_lease(&mut self, customer: usize, time: u64, now: Timestamp) {
-        let missing = time.saturating_sub(self.leases[customer]);
+    fn take_lease(
+        &mut self,
+        customer: usize,
+        pace: Pace,
+        cost: u64,
+        depth_max: u64,
+        now: Timestamp,
+    ) {
+        // A lease that was taken at another limit is not what it was: let it go.
+        let lease = self.leases[customer];
+        let left = if lease.tag() == pace.tag() { lease.left } else { 0 };
+        let time = self.gate.lease_time();
+        let whole = pace.cost_over(time);
+        let missing = pace.time_for(cost.saturating_sub(left));
         let full_at = &self.gate.customers[customer].full_at[TOTAL];
-        self.gate.deepen(full_at, missing.saturating_add(self.lease), now);
-        self.leases[customer] = self.lease;
+        QuotaGate::deepen(full_at, missing.saturating_add(time), depth_max, now);
+        self.leases[customer] = Lease::new(left.saturating_sub(cost) + whole, whole, pace.tag());
     }
 
     /// Takes out of the buckets below the total one.
-    fn take_own(&mut self, customer: usize, criticality: Criticality, cost: Cost, now: Timestamp) {
+    fn take_own(
+        &mut self,
+        customer: usize,
+        criticality: Criticality,
+        cost: Cost,
+        depth_max: u64,
+        now: Timestamp,
+    ) {
         let buckets = &self.gate.customers[customer];
         for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
             if pace != Pace::UNLIMITED {
-                self.gate.deepen(&buckets.full_at[level], pace.time_for(cost), now);
+                let time = pace.time_for(cost.as_nanos());
+                QuotaGate::deepen(&buckets.full_at[level], time, depth_max, now);
             }
         }
     }
 
     #[inline]
     fn give_back(&mut self, customer: usize, criticality: Criticality, cost: Cost) {
-        let time = self.gate.customers[customer].pace(TOTAL).time_for(cost);
-        let lease = self.leases[customer].saturating_add(time);
-        self.leases[customer] = lease;
-        // Two leases in hand are one too many.
-        if lease >= self.lease.saturating_mul(2) {
-            self.give_back_lease(customer);
+        let pace = self.gate.customers[customer].pace(TOTAL);
+        let lease = &mut self.leases[customer];
+        if pace != Pace::UNLIMITED {
+            if lease.tag() == pace.tag() {
+                lease.left = lease.left.saturating_add(cost.as_nanos());
+            } else {
+                *lease = Lease::new(cost.as_nanos(), 0, pace.tag());
+            }
+            // Two leases in hand are one too many.
+            if lease.left > lease.whole().saturating_mul(2) {
+                self.give_back_lease(customer, pace);
+            }
         }
         if self.gate.by_level() {
             self.give_back_own(customer, criticality, cost);
@@ -354,10 +447,13 @@ impl QuotaLane {
     }
 
     #[cold]
-    fn give_back_lease(&mut self, customer: usize) {
-        let surplus = self.leases[customer].saturating_sub(self.lease);
-        QuotaGate::lift(&self.gate.customers[customer].full_at[TOTAL], surplus);
-        self.leases[customer] = self.lease;
+    fn give_back_lease(&mut self, customer: usize, pace: Pace) {
+        let lease = self.leases[customer];
+        let whole = lease.whole().min(lease.left);
+        // Rounded down: a nanosecond of time less than what was taken for it.
+        let time = pace.time_for(lease.left - whole).saturating_sub(1);
+        QuotaGate::lift(&self.gate.customers[customer].full_at[TOTAL], time);
+        self.leases[customer] = Lease::new(whole, lease.whole(), pace.tag());
     }
 
     /// Gives back to the buckets below the total one.
@@ -366,8 +462,25 @@ impl QuotaLane {
         for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
             if pace != Pace::UNLIMITED {
-                QuotaGate::lift(&buckets.full_at[level], pace.time_for(cost));
+                let time = pace.time_for(cost.as_nanos()).saturating_sub(1);
+                QuotaGate::lift(&buckets.full_at[level], time);
             }
         }
+    }
+}
+
+impl Drop for QuotaLane {
+    /// What was leased and not used goes back to the customers.
+    fn drop(&mut self) {
+        for (buckets, lease) in self.gate.customers.iter().zip(&self.leases) {
+            let pace = buckets.pace(TOTAL);
+            if lease.left > 0 && lease.tag() == pace.tag() {
+                QuotaGate::lift(
+                    &buckets.full_at[TOTAL],
+                    pace.time_for(lease.left).saturating_sub(1),
+                );
+            }
+        }
+        self.gate.lanes.fetch_sub(1, Ordering::Relaxed);
     }
 }

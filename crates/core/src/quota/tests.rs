@@ -17,7 +17,22 @@ fn gate() -> Arc<QuotaGate> {
     QuotaGate::new(QuotaConfig { customers_max: 4, ..QuotaConfig::default() })
 }
 
-/// Admits if the level is open and charges; says whether it did.
+/// Admits if the level is open, and charges.
+fn admit(
+    lane: &mut QuotaLane,
+    customer: CustomerId,
+    criticality: Criticality,
+    cost: Cost,
+    now: Timestamp,
+) -> Option<Charge> {
+    if lane.gate().check(customer, criticality, now).is_ok() {
+        return Some(lane.charge(customer, criticality, cost, now));
+    }
+    lane.refuse(customer, criticality, cost);
+    None
+}
+
+/// As [`admit`], for those who do not correct their charges.
 fn request(
     lane: &mut QuotaLane,
     customer: CustomerId,
@@ -25,13 +40,7 @@ fn request(
     cost: Cost,
     now: Timestamp,
 ) -> bool {
-    let open = lane.gate().check(customer, criticality, now).is_ok();
-    if open {
-        lane.charge(customer, criticality, cost, now);
-    } else {
-        lane.refuse(customer, criticality, cost);
-    }
-    open
+    admit(lane, customer, criticality, cost, now).is_some()
 }
 
 /// Every level offers `offered` CPUs in requests of `cost` for `secs` seconds. Returns the CPUs
@@ -128,8 +137,8 @@ fn estimates_are_corrected() {
     let mut used = 0;
     for ms in 0..20_000 {
         let now = Timestamp::from_millis(ms);
-        if request(&mut lane, A, CriticalPlus, estimate, now) {
-            lane.settle(A, CriticalPlus, estimate, actual, now);
+        if let Some(charge) = admit(&mut lane, A, CriticalPlus, estimate, now) {
+            lane.settle(A, CriticalPlus, charge, actual, now);
             used += 4;
         }
     }
@@ -140,8 +149,9 @@ fn estimates_are_corrected() {
     let mut lane = gate.lane();
     for ms in 0..20_000 {
         let now = Timestamp::from_millis(ms);
-        assert!(request(&mut lane, A, Sheddable, actual, now), "refused at {ms} ms");
-        lane.settle(A, Sheddable, actual, Cost::from_micros(900), now);
+        let charge = admit(&mut lane, A, Sheddable, actual, now);
+        let charge = charge.unwrap_or_else(|| panic!("refused at {ms} ms"));
+        lane.settle(A, Sheddable, charge, Cost::from_micros(900), now);
     }
 }
 
@@ -151,7 +161,7 @@ fn a_refusal_knows_when_to_come_back() {
     gate.set_limits(A, Limits::total(cpus(0.5)), Timestamp::ZERO);
     let mut lane = gate.lane();
     let now = Timestamp::from_secs(10);
-    lane.charge(A, Critical, Cost::from_millis(1_000), now);
+    let _ = lane.charge(A, Critical, Cost::from_millis(1_000), now);
     // 1 s at half a CPU is 2 s of depth, and a lease more.
     for (criticality, opens_at) in
         [(Sheddable, 1_758), (SheddablePlus, 1_508), (Critical, 1_258), (CriticalPlus, 1_008)]
@@ -170,8 +180,8 @@ fn blocked_and_unblocked() {
     let mut lane = gate.lane();
     let late = Timestamp::from_secs(1_000_000);
     assert!(gate.check(A, CriticalPlus, late).is_err());
-    lane.charge(A, CriticalPlus, Cost::MAX, late);
-    lane.settle(A, CriticalPlus, Cost::MAX, Cost::ZERO, late);
+    let charge = lane.charge(A, CriticalPlus, Cost::MAX, late);
+    lane.settle(A, CriticalPlus, charge, Cost::ZERO, late);
     assert!(gate.check(A, CriticalPlus, late).is_err());
     gate.set_limits(A, Limits::total(cpus(1.0)), late);
     assert!(gate.check(A, CriticalPlus, late).is_err());
@@ -187,28 +197,111 @@ fn a_raised_limit_shortens_the_debt_and_a_lowered_one_does_not_lengthen_it() {
     gate.set_limits(A, Limits::total(cpus(0.001)), now);
     let mut lane = gate.lane();
     // 5 ms at a thousandth of a CPU: five seconds deep.
-    lane.charge(A, Critical, Cost::from_millis(5), now);
+    let _ = lane.charge(A, Critical, Cost::from_millis(5), now);
     assert!(gate.check(A, CriticalPlus, now).unwrap_err() > Duration::from_secs(3));
     gate.set_limits(A, Limits::total(cpus(50.0)), now);
     assert!(gate.check(A, Sheddable, now).is_ok());
 
     gate.set_limits(B, Limits::total(cpus(50.0)), now);
-    lane.charge(B, Critical, Cost::from_millis(20_000), now);
+    let _ = lane.charge(B, Critical, Cost::from_millis(20_000), now);
     assert!(gate.check(B, Critical, now).is_ok());
     gate.set_limits(B, Limits::total(cpus(1.0)), now);
     assert!(gate.check(B, Critical, now).is_ok());
 }
 
+/// A second of CPU per request at a thousandth of a CPU: one every 1,000 s, whatever it was
+/// estimated to cost.
 #[test]
-fn a_clock_that_steps_back_refuses_nobody_for_it() {
+fn a_small_limit_holds_for_requests_that_are_dear_beside_it() {
+    for (estimate, actual) in [(1_000, 1_000), (1_000, 900), (100, 100)] {
+        let gate = gate();
+        gate.set_limits(A, Limits::total(cpus(0.001)), Timestamp::ZERO);
+        let mut lane = gate.lane();
+        let (estimate, actual) = (Cost::from_millis(estimate), Cost::from_millis(actual));
+        let mut used = 0.0;
+        for s in 0..10_000 {
+            let now = Timestamp::from_secs(s);
+            if let Some(charge) = admit(&mut lane, A, CriticalPlus, estimate, now) {
+                lane.settle(A, CriticalPlus, charge, actual, now);
+                used += actual.as_secs_f64();
+            }
+        }
+        assert!((9.0..=11.1).contains(&used), "{used} CPU-seconds of 10");
+    }
+}
+
+/// Threads come and go (blocking pools do); what they leased and did not use does not go with them.
+#[test]
+fn leases_outlive_their_threads_and_do_not_close_a_level() {
     let gate = gate();
     gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    let now = Timestamp::from_secs(1);
+    for i in 0..1_000 {
+        let mut lane = gate.lane();
+        assert!(request(&mut lane, A, CriticalPlus, Cost::from_micros(1), now), "thread {i}");
+    }
+    assert!(gate.buckets(A).depth(TOTAL, now) < 1_100_000);
+    let mut lanes: Vec<_> = (0..300).map(|_| gate.lane()).collect();
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        assert!(request(lane, A, Sheddable, Cost::from_micros(1), now), "thread {i}");
+    }
+}
+
+#[test]
+fn a_small_cost_at_a_large_limit_is_charged() {
+    let gate = QuotaGate::new(QuotaConfig {
+        customers_max: 2,
+        burst: Duration::from_nanos(128),
+        ..QuotaConfig::default()
+    });
+    gate.set_limits(A, Limits::total(cpus(100.0)), Timestamp::ZERO);
     let mut lane = gate.lane();
-    lane.charge(A, Critical, Cost::from_millis(100), Timestamp::from_secs(3_600));
-    assert!(gate.check(A, Sheddable, Timestamp::ZERO).is_ok());
-    lane.charge(A, Critical, Cost::from_millis(900), Timestamp::ZERO);
-    assert!(gate.check(A, Sheddable, Timestamp::ZERO).is_err());
-    assert!(gate.check(A, Sheddable, Timestamp::from_secs(1)).is_ok());
+    let now = Timestamp::from_secs(1);
+    // 128 ns of 100 CPUs are 12.8 us.
+    let served = (0..10_000)
+        .take_while(|_| request(&mut lane, A, CriticalPlus, Cost::from_nanos(99), now))
+        .count();
+    assert!((120..150).contains(&served), "{served} x 99 ns");
+}
+
+#[test]
+fn what_was_charged_at_one_limit_is_not_given_back_at_another() {
+    let gate = gate();
+    let now = Timestamp::from_secs(1);
+    gate.set_limits(A, Limits::total(cpus(1_000.0)), now);
+    let mut lane = gate.lane();
+    let charges: Vec<_> =
+        (0..100).map(|_| lane.charge(A, Critical, Cost::from_millis(10), now)).collect();
+    gate.set_limits(A, Limits::total(cpus(1.0)), now);
+    let before = gate.buckets(A).depth(TOTAL, now);
+    for charge in charges {
+        lane.settle(A, Critical, charge, Cost::from_millis(9), now);
+    }
+    assert_eq!(gate.buckets(A).depth(TOTAL, now), before);
+}
+
+#[test]
+fn a_surprise_is_paid_for_but_not_for_ever() {
+    let gate = gate();
+    gate.set_limits(A, Limits::total(cpus(0.01)), Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let now = Timestamp::from_secs(1);
+    let charge = lane.charge(A, Critical, Cost::from_millis(1), now);
+    lane.settle(A, Critical, charge, Cost::from_millis(10_000), now);
+    // 1,000 s at a hundredth of a CPU, but 60 below empty at the most.
+    let wait = gate.check(A, CriticalPlus, now).unwrap_err();
+    assert_eq!(wait.as_secs(), 60);
+}
+
+#[test]
+fn a_report_after_no_time_waits_for_some() {
+    let gate = gate();
+    let mut meter = UsageMeter::new(&gate, Timestamp::ZERO);
+    let _ = gate.lane().charge(A, Critical, Cost::from_millis(500), Timestamp::ZERO);
+    meter.collect(&gate, Timestamp::ZERO, |_, usage| panic!("{usage:?}"));
+    let mut used = CostRate::ZERO;
+    meter.collect(&gate, Timestamp::from_secs(1), |_, usage| used = usage.used[Critical.index()]);
+    assert_eq!(used, cpus(0.5));
 }
 
 #[test]
@@ -252,8 +345,9 @@ fn reports_tell_use_and_demand() {
     assert_eq!(usage.wanted[Sheddable.index()], cpus(1.0));
     assert!(usage.used[Sheddable.index()] < cpus(0.12));
     // Corrections that come after a report are taken out of the next ones.
-    lane.settle(A, Critical, cost, Cost::ZERO, Timestamp::from_secs(3));
-    lane.charge(A, Critical, Cost::from_millis(15), Timestamp::from_secs(3));
+    let charge = Charge { cost, tag: gate.tag(gate.buckets(A)) };
+    lane.settle(A, Critical, charge, Cost::ZERO, Timestamp::from_secs(3));
+    let _ = lane.charge(A, Critical, Cost::from_millis(15), Timestamp::from_secs(3));
     let mut reports = Vec::new();
     meter.collect(&gate, Timestamp::from_secs(4), |_, usage| reports.push(usage));
     assert_eq!(reports[0].used[Critical.index()], cpus(0.005));
@@ -301,14 +395,15 @@ proptest! {
                 Operation::Request { lane, customer, level, cost } => {
                     let (customer, cost) = (CustomerId(customer), Cost::from_nanos(cost));
                     let criticality = Criticality::ALL[level];
-                    if request(&mut lanes[lane], customer, criticality, cost, now) {
-                        running.push((customer, criticality, cost));
+                    if let Some(charge) = admit(&mut lanes[lane], customer, criticality, cost, now)
+                    {
+                        running.push((customer, criticality, charge));
                     }
                 }
                 Operation::Settle { lane, actual } => {
-                    if let Some((customer, criticality, charged)) = running.pop() {
+                    if let Some((customer, criticality, charge)) = running.pop() {
                         let actual = Cost::from_nanos(actual);
-                        lanes[lane].settle(customer, criticality, charged, actual, now);
+                        lanes[lane].settle(customer, criticality, charge, actual, now);
                     }
                 }
                 Operation::Pass { nanos } => now += Duration::from_nanos(nanos),
@@ -348,7 +443,7 @@ proptest! {
             }
         }
         let span = now.since(Timestamp::ZERO) + Duration::from_secs(1);
-        let allowed = limit.over(span + Duration::from_secs(1) * 3 / LEASES as u32).as_nanos();
+        let allowed = limit.over(span + Duration::from_secs(1) / LEASED as u32).as_nanos();
         prop_assert!(used <= allowed + largest + 1, "{used} of {allowed}");
     }
 }

@@ -31,14 +31,19 @@ impl UsageMeter {
         Self { totals: last.clone(), owed: vec![0; last.len()], last, at: now }
     }
 
-    /// Calls `report` for every customer who used or wanted anything since the last call.
+    /// Calls `report` for every customer who used or wanted anything since the last call. Does
+    /// nothing if no time has passed since: there is no rate over no time.
     pub fn collect(
         &mut self,
         gate: &QuotaGate,
         now: Timestamp,
         mut report: impl FnMut(CustomerId, Usage),
     ) {
-        let span = now.since(core::mem::replace(&mut self.at, now));
+        let span = now.since(self.at);
+        if span.is_zero() {
+            return;
+        }
+        self.at = now;
         gate.usage.read(&mut self.totals);
         let lines = self.totals.chunks_exact(LINE).zip(self.last.chunks_exact_mut(LINE));
         for (customer, ((now, last), owed)) in
