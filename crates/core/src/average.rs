@@ -91,6 +91,11 @@ impl Average {
         true
     }
 
+    /// Forgets with time constant `tau` from now on.
+    pub const fn set_tau(&mut self, tau: Duration) {
+        self.tau = tau;
+    }
+
     /// The average, if there was any sample.
     pub fn get(&self) -> Option<f64> {
         self.state.map(|(value, _)| value)
@@ -114,6 +119,14 @@ impl Rate {
     /// Forgets with time constant `tau`; counting begins at `now`.
     pub const fn new(tau: Duration, now: Timestamp) -> Self {
         Self { tau, faded: 0.0, start: now, last: now }
+    }
+
+    /// Forgets with time constant `tau` from now on, reading the same as before at first.
+    pub fn set_tau(&mut self, tau: Duration) {
+        if tau != self.tau && !self.tau.is_zero() {
+            self.faded *= nanos(tau) as f64 / nanos(self.tau) as f64;
+            self.tau = tau;
+        }
     }
 
     /// `amount` happens at `now`. Amounts that are not finite or are negative are left out: returns

@@ -258,7 +258,8 @@ impl Tally {
 
 /// A span that is exponentially distributed around `mean` seconds.
 fn exponential(mean: f64, rng: &mut impl Rng) -> Duration {
-    Duration::from_secs_f64(-mean * ln(1.0 - rng.unit()))
+    // A mean without end (nobody asks) is a span without end.
+    Duration::try_from_secs_f64(-mean * ln(1.0 - rng.unit())).unwrap_or(Duration::MAX)
 }
 
 /// The natural logarithm of a number between 2^-53 and 1, from the four basic operations alone: a

@@ -139,7 +139,7 @@ impl AdmissionGate {
 
     fn publish(&self, plan: &Plan, advice: Advice) {
         self.set_levels(plan.levels);
-        let Thousandths(utilization) = plan.reading.utilization.into();
+        let Thousandths(utilization) = plan.peak.into();
         let cause = u64::from(plan.reading.signal.0) << 32 | u64::from(utilization);
         self.cause.store(cause, Ordering::Relaxed);
         self.set_flag(flag::DONT_RETRY, advice == Advice::DontRetry);
@@ -373,6 +373,7 @@ impl Controller {
             completed: cost_since(cell::SHARED, cell::COMPLETED_COST),
             worked: cost_since(cell::SHARED, cell::WORKED),
             inflight: counts.inflight_cost(),
+            dark: gate.flags.load(Ordering::Relaxed) & flag::DARK != 0,
         };
         let attempts = core::array::from_fn(|i| since(cell::SHARED, cell::ATTEMPTS + i));
         self.attempts.record_counts(attempts, now);

@@ -9,7 +9,7 @@ use crate::levels::Levels;
 use crate::quota::{QuotaConfig, UsageMeter};
 use crate::rng::SeededRng;
 use crate::signal::Reading;
-use crate::units::{CostRate, Utilization};
+use crate::units::{CostRate, Ratio, Utilization};
 use Criticality::{Critical, Sheddable};
 use core::time::Duration;
 use proptest::prelude::*;
@@ -50,6 +50,7 @@ fn hold(
             completed: cost(done),
             worked: cost(done),
             inflight: Cost::from_millis(40),
+            dark: false,
         };
         plan = Some(shedder.tick(&facts, *now));
     }
@@ -280,15 +281,37 @@ fn a_stuck_signal_does_not_shut_the_task() {
         admitted = shares(&plan).iter().sum();
     }
     assert!((0.03..0.05).contains(&admitted), "{admitted} of 4 offered");
-    // And it opens again as soon as the signal is well.
-    let plan = hold(&mut shedder, &mut now, 1, 0.0, [0.01; 4], 0.04);
-    let opened = (0..500)
-        .find(|_| {
-            let done = shares(&plan).iter().sum::<f64>() * 0.01;
-            !hold(&mut shedder, &mut now, 1, 0.0, [0.01; 4], done).sheds()
-        })
-        .unwrap();
-    assert!(opened < 100, "{opened} ticks");
+    // And when the signal is well, everything gets in again within two seconds.
+    let opened = (0..1_000).position(|_| {
+        let plan = hold(&mut shedder, &mut now, 1, 0.1, [1.0; 4], admitted);
+        admitted = shares(&plan).iter().sum();
+        !plan.sheds()
+    });
+    assert!(opened.unwrap() <= 200, "{opened:?} ticks");
+}
+
+#[test]
+fn a_stall_in_which_nothing_gets_done_is_recovered_from() {
+    let (mut now, mut shedder) =
+        (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
+    hold(&mut shedder, &mut now, 200, 3.0, [1.0; 4], 0.0);
+    let mut admitted = 0.04;
+    let opened = (0..1_000).position(|_| {
+        let plan = hold(&mut shedder, &mut now, 1, 0.0, [1.0; 4], admitted);
+        admitted = shares(&plan).iter().sum();
+        !plan.sheds()
+    });
+    assert!(opened.unwrap() <= 300, "{opened:?} ticks");
+}
+
+#[test]
+fn a_level_that_asks_for_nothing_is_as_closed_as_one_that_asks_for_little() {
+    for little in [0.0, 0.001] {
+        let (mut now, mut shedder) =
+            (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
+        let plan = hold(&mut shedder, &mut now, 300, 0.87, [little, 0.0, 4.0, 0.0], 1.0);
+        assert_eq!(shares(&plan), [0.0, 1.0, 1.0, 1.0], "{little}");
+    }
 }
 
 #[test]
@@ -316,6 +339,25 @@ fn thresholds_that_do_not_rise_are_refused() {
         assert!(ShedConfig::default().degrade_from(bad).is_err());
     }
     assert!(ShedConfig::default().thresholds([1.0; 4]).is_ok());
+    // Degrade before shed.
+    assert!(ShedConfig::default().degrade_from([2.0; 4]).is_err());
+    assert!(ShedConfig::default().thresholds([0.5; 4]).is_err());
+}
+
+#[test]
+fn what_would_switch_protection_off_or_shut_the_task_is_refused() {
+    let config = ShedConfig::default;
+    assert!(config().floor(Ratio::ZERO).is_err());
+    for set in [
+        ShedConfig::offered_tau,
+        ShedConfig::offered_tau_shedding,
+        ShedConfig::capacity_tau,
+        ShedConfig::bias_tau,
+        ShedConfig::horizon,
+    ] {
+        assert!(set(config(), Duration::ZERO).is_err());
+        assert!(set(config(), Duration::from_millis(20)).is_ok());
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -33,14 +33,14 @@ pub enum Role {
     /// Declares overload by itself.
     #[default]
     Leading,
-    /// Counts only while a leading signal stands at half its target or more: for numbers such as
-    /// CPU percent that are high in health, too.
+    /// Counts only while a leading signal declares overload itself: for numbers such as CPU percent
+    /// that are high in health, too, but tell how bad it is.
     Confirming,
 }
 
-/// A leading signal at half its target says that there is at least something to confirm; calm
-/// tasks stay well below.
-const CONFIRM_FROM: f64 = 0.5;
+/// The lowest threshold by default: below it a leading signal declares nothing, and there is nothing
+/// to confirm.
+const CONFIRM_FROM: f64 = 0.85;
 
 /// How several signals become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

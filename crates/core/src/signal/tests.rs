@@ -48,7 +48,9 @@ fn cpu_percent_alone_never_declares_overload() {
     assert_eq!(signals.reading(at(0)), Reading::IDLE);
     signals.record(load, 1.0, at(0));
     assert_eq!(utilization(&signals, 0), 0.25);
-    signals.record(load, 2.0, at(0));
+    signals.record(load, 3.3, at(0));
+    assert_eq!(signals.reading(at(0)).signal, load);
+    signals.record(load, 3.5, at(0));
     assert_eq!(signals.reading(at(0)).signal, cpu);
     assert_eq!(utilization(&signals, 0), 1.25);
 }
