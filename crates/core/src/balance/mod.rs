@@ -56,8 +56,8 @@ use core::fmt;
 /// A backend task, by the small number that the shell gave it.
 ///
 /// Numbers index tables, so they are to be small: a shell gives out the lowest that is free. A
-/// number may be given to another task later; requests to the former one that are still under way
-/// stay counted on it until they end.
+/// number may be given to another task later. What was learnt about the former one goes with it;
+/// requests to it that are still under way stay counted on the number until they end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendId(pub u32);
 

@@ -189,9 +189,14 @@ impl Prequal {
         })
     }
 
-    /// `id` joins, or comes back. Whether it is in now: not if its number is too large.
+    /// `id` joins, or comes back; one that joins cold has neither errors nor answers. Whether it is
+    /// in now: not if its number is too large.
     pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
         self.advance(now);
+        if join == Join::Cold {
+            self.errors.clear(id);
+            self.pool.retain(|answer| answer.backend != id);
+        }
         self.roster.join(id, join, self.now)
     }
 
@@ -201,8 +206,9 @@ impl Prequal {
         self.roster.lame_duck(id)
     }
 
-    /// `id` is gone. Whether it was in the set.
+    /// `id` is gone, and with it its errors and answers. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId) -> bool {
+        self.errors.clear(id);
         self.pool.retain(|answer| answer.backend != id);
         self.roster.leave(id)
     }

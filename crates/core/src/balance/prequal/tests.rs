@@ -182,6 +182,32 @@ fn errors_count_as_requests_in_flight() {
     assert_eq!(pick(&mut policy, later).0, 0);
 }
 
+/// Another task has the number, or the same one has been restarted: neither errors nor answers of
+/// the one before count for it.
+#[test]
+fn errors_and_answers_end_with_the_task_they_were_of() {
+    let slow_start = SlowStart::OFF;
+    let failed = || {
+        let mut policy = policy(3, PrequalConfig { slow_start, ..keeping() });
+        policy.on_probe(BackendId(0), 0, ms(1), Timestamp::ZERO);
+        for _ in 0..5 {
+            policy.on_complete(BackendId(0), Outcome::Failure, Timestamp::ZERO);
+        }
+        policy
+    };
+    let mut gone = failed();
+    gone.remove(BackendId(0));
+    gone.add(BackendId(0), Join::Warm, Timestamp::ZERO);
+    let mut restarted = failed();
+    restarted.add(BackendId(0), Join::Cold, Timestamp::ZERO);
+    for policy in [&mut gone, &mut restarted] {
+        assert_eq!(policy.pool_len(), 0);
+        policy.on_probe(BackendId(0), 1, ms(1), Timestamp::ZERO);
+        policy.on_probe(BackendId(1), 1, ms(2), Timestamp::ZERO);
+        assert_eq!(pick(policy, Timestamp::ZERO), (0, PickReason::LowestLatency));
+    }
+}
+
 #[test]
 fn a_cold_backend_is_not_rushed() {
     let mut policy = policy(1, keeping());
