@@ -38,6 +38,10 @@ use std::sync::Arc;
 /// task of mean weight among ten costs half a percent of the requests.
 const SUCCESS_MIN: f64 = 0.05;
 
+/// Working out an order for a thousand backends takes a tenth of a millisecond or so: with a period
+/// of a millisecond it is still a small part of a core, with less it would be done for every pick.
+const UPDATE_PERIOD_MIN: Duration = Duration::from_millis(1);
+
 /// How weighted round robin weighs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -49,8 +53,8 @@ pub struct WeightedConfig {
     pub blackout: Duration,
     /// How old the last report may be: 3 minutes.
     pub expiry: Duration,
-    /// How often weights turn into a new order: 1 s. More often follows noise; less often lets
-    /// utilizations drift apart.
+    /// How often weights turn into a new order: 1 s, and at least a millisecond. More often follows
+    /// noise; less often lets utilizations drift apart.
     pub update_period: Duration,
     /// How much utilization a share of failures of 1 counts as: 1.
     pub error_penalty: f64,
@@ -113,6 +117,10 @@ impl Weighted {
         }
         if !(1.0..=1e6).contains(&ratio) {
             return Err(InvalidNumber::new("the ratio of weights", "between 1 and 1e6", ratio));
+        }
+        if config.update_period < UPDATE_PERIOD_MIN {
+            let found = config.update_period.as_secs_f64();
+            return Err(InvalidNumber::new("seconds between orders", "0.001 or more", found));
         }
         let backends_max = config.backends_max.min(BackendId::LIMIT as usize);
         Ok(Self {

@@ -118,6 +118,15 @@ fn nonsense_is_dropped_and_counted() {
 }
 
 #[test]
+fn a_new_order_for_every_pick_is_refused() {
+    for (micros, allowed) in [(0, false), (999, false), (1_000, true)] {
+        let update_period = Duration::from_micros(micros);
+        let config = WeightedConfig { update_period, ..WeightedConfig::default() };
+        assert_eq!(Weighted::new(config).is_ok(), allowed, "{micros} us");
+    }
+}
+
+#[test]
 fn a_cold_backend_gets_its_ramp_of_the_mean_and_then_of_its_weight() {
     let mut policy = reported(WeightedConfig::default(), &[Some(report(100.0, 0.0, 0.5)); 3]);
     policy.add(BackendId(2), Join::Cold, secs(10));
