@@ -25,6 +25,9 @@
 //! each second. It leads to where [`assign`] leads, and until then keeps the first and the third
 //! promise, not the second.
 //!
+//! A location that asks for nothing has no shares, but its next request needs a place. It goes to
+//! the nearest datacenter with room.
+//!
 //! When it is wrong: demand that is reported too low overfills a datacenter, which then sheds; its
 //! own utilization reports then count the excess as load from elsewhere
 //! ([`Datacenter::with_measured_use`]), and the next plan places less there.
@@ -174,6 +177,9 @@ pub struct Assignment {
     pub placed: Vec<(DatacenterId, CostRate)>,
     /// What no datacenter in reach has room for. It is to be refused at the source.
     pub unplaced: CostRate,
+    /// Without any demand: the shares in which requests go somewhere that come all the same, nearest
+    /// first. Empty where there is demand, and where all in reach are full.
+    pub idle: Vec<(DatacenterId, Ratio)>,
 }
 
 impl Assignment {
@@ -220,7 +226,7 @@ impl Assignment {
 pub fn assign(demands: &[Demand], datacenters: &[Datacenter]) -> Vec<Assignment> {
     let mut work = Placing::new(demands, datacenters);
     work.place(|_, _| u64::MAX);
-    work.finish()
+    work.finish(|_| None)
 }
 
 /// How [`Spillover`] behaves.
@@ -270,7 +276,7 @@ impl Spillover {
         let mut work = Placing::new(demands, datacenters);
         work.place(|demand, pair| self.allowance(demand, pair, elapsed));
         work.place(|_, _| u64::MAX);
-        let plan = work.finish();
+        let plan = work.finish(|_| None);
         self.last = demands
             .iter()
             .zip(&plan)

@@ -185,6 +185,31 @@ fn picks_come_in_the_planned_shares() {
     assert_eq!(PickTable::default().pick(&mut rng), None);
 }
 
+#[test]
+fn an_idle_location_has_a_datacenter_for_its_first_request() {
+    let mut rng = SeededRng::new(1);
+    let idle = || from(0, 0.0, &[(A, 5), (B, 30)]);
+    let busy = || from(1, 10.0, &[(A, 5)]);
+    for (name, demands, datacenters, wanted) in [
+        ("the nearest", vec![idle()], vec![dc(A, 100.0), dc(B, 100.0)], Some(A)),
+        ("the next nearest", vec![idle()], vec![dc(A, 0.0), dc(B, 100.0)], Some(B)),
+        ("filled by others", vec![idle(), busy()], vec![dc(A, 10.0), dc(B, 100.0)], Some(B)),
+        ("all are full", vec![idle(), busy()], vec![dc(A, 10.0)], None),
+        ("named twice", vec![idle(), idle()], vec![dc(A, 10.0)], Some(A)),
+        ("nothing in reach", vec![from(0, 0.0, &[])], vec![dc(A, 10.0)], None),
+    ] {
+        let at = demands.iter().rposition(|d| d.location == LocationId(0)).unwrap();
+        let plans = [
+            assign(&demands, &datacenters),
+            Spillover::default().plan(&demands, &datacenters, Timestamp::from_millis(1)),
+        ];
+        for plan in plans {
+            assert_eq!(plan[at].table().pick(&mut rng), wanted, "{name}");
+            assert_eq!((plan[at].placed.len(), plan[at].unplaced), (0, CostRate::ZERO));
+        }
+    }
+}
+
 /// A world of a few locations and datacenters, with numbers of every size.
 fn world() -> impl Strategy<Value = (Vec<Demand>, Vec<Datacenter>)> {
     let amount = || prop_oneof![Just(0), 1_u64..1_000, any::<u64>()];
