@@ -28,6 +28,7 @@ mod errors;
 mod gate;
 mod heap;
 mod least_loaded;
+mod order;
 mod policy;
 mod prequal;
 mod probe;

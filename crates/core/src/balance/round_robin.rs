@@ -5,6 +5,7 @@
 //! does, because requests differ in cost, machines in speed, and neighbours in appetite.
 
 use super::gate::PickGate;
+use super::order::Order;
 use super::roster::Roster;
 use super::{BackendId, Join, Outcome, Pick, PickReason, Standing};
 use crate::units::Timestamp;
@@ -14,19 +15,19 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct RoundRobin {
     roster: Roster,
-    gate: Arc<PickGate>,
+    order: Order,
 }
 
 impl RoundRobin {
     /// Over at most `backends_max` backends: the gate's memory is four bytes for each.
     pub fn new(backends_max: usize) -> Self {
         let backends_max = backends_max.min(BackendId::LIMIT as usize);
-        Self { roster: Roster::new(backends_max), gate: Arc::new(PickGate::new(backends_max)) }
+        Self { roster: Roster::new(backends_max), order: Order::new(backends_max) }
     }
 
     /// Where threads pick. It follows every change of the set.
     pub fn gate(&self) -> Arc<PickGate> {
-        Arc::clone(&self.gate)
+        Arc::clone(self.order.gate())
     }
 
     /// `id` joins, or comes back. Whether it is in now: not if there are too many.
@@ -39,23 +40,28 @@ impl RoundRobin {
         joined
     }
 
-    /// `id` asks for no new requests. Whether it is in the set.
+    /// `id` asks for no new requests; hearing that again costs nothing. Whether it is in the set.
     pub fn lame_duck(&mut self, id: BackendId) -> bool {
+        let served = self.roster.serves(id);
         let known = self.roster.lame_duck(id);
-        self.publish();
+        if served {
+            self.publish();
+        }
         known
     }
 
     /// `id` is gone. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId) -> bool {
         let known = self.roster.leave(id);
-        self.publish();
+        if known {
+            self.publish();
+        }
         known
     }
 
     /// The next backend.
     pub fn pick(&mut self) -> Option<Pick> {
-        self.gate.pick()
+        self.order.gate().pick()
     }
 
     /// An attempt on `id` begins.
@@ -78,11 +84,16 @@ impl RoundRobin {
         self.roster.active(id)
     }
 
-    fn publish(&self) {
+    /// How many orders have been published. Each costs O(backends).
+    pub fn orders_published(&self) -> u64 {
+        self.order.published()
+    }
+
+    fn publish(&mut self) {
         if self.roster.serving().is_empty() {
-            self.gate.publish(self.roster.lame(), PickReason::AllLameDuck);
+            self.order.in_turn(self.roster.lame(), PickReason::AllLameDuck);
         } else {
-            self.gate.publish(self.roster.serving(), PickReason::RoundRobin);
+            self.order.in_turn(self.roster.serving(), PickReason::RoundRobin);
         }
     }
 }
@@ -110,6 +121,27 @@ mod tests {
             }
             prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1);
         }
+    }
+
+    /// A backend says that it is a lame duck with every response.
+    #[test]
+    fn old_news_costs_nothing() {
+        let mut rr = RoundRobin::new(4);
+        for id in 0..3 {
+            rr.add(BackendId(id), Join::Warm, Timestamp::ZERO);
+        }
+        rr.lame_duck(BackendId(1));
+        rr.remove(BackendId(2));
+        assert_eq!(rr.orders_published(), 5);
+        for _ in 0..1_000 {
+            assert!(rr.add(BackendId(0), Join::Warm, Timestamp::ZERO));
+            assert!(rr.lame_duck(BackendId(1)));
+            assert!(!rr.lame_duck(BackendId(9)));
+            assert!(!rr.remove(BackendId(2)));
+        }
+        assert_eq!(rr.orders_published(), 5);
+        assert!(rr.remove(BackendId(1)));
+        assert_eq!(rr.orders_published(), 6);
     }
 
     #[test]

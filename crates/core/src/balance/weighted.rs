@@ -24,8 +24,8 @@
 //! itself settles both, and the twentieth that is left finds out when the task has recovered.
 
 use super::gate::PickGate;
+use super::order::Order;
 use super::roster::Roster;
-use super::schedule::{self, Scheduler};
 use super::slow_start::SlowStart;
 use super::weight::{LoadReport, ReportFate, ReportedWeight};
 use super::{BackendId, Join, Outcome, Pick, PickReason, Standing, errors};
@@ -98,10 +98,9 @@ pub struct Weighted {
     /// By number; set for those that are or were in the set.
     records: Vec<Option<Record>>,
     reports_dropped: u64,
-    scheduler: Scheduler,
     weights: Vec<(BackendId, f64)>,
     next_update: Timestamp,
-    gate: Arc<PickGate>,
+    order: Order,
 }
 
 impl Weighted {
@@ -128,16 +127,15 @@ impl Weighted {
             roster: Roster::new(backends_max),
             records: Vec::new(),
             reports_dropped: 0,
-            scheduler: Scheduler::default(),
             weights: Vec::new(),
             next_update: Timestamp::ZERO,
-            gate: Arc::new(PickGate::new(schedule::length_max(backends_max))),
+            order: Order::new(backends_max),
         })
     }
 
     /// Where threads pick. Call [`Weighted::on_deadline`] when it is due to keep it fresh.
     pub fn gate(&self) -> Arc<PickGate> {
-        Arc::clone(&self.gate)
+        Arc::clone(self.order.gate())
     }
 
     /// `id` joins, or comes back, and what was known about it no longer counts. It gets requests
@@ -161,24 +159,29 @@ impl Weighted {
         true
     }
 
-    /// `id` asks for no new requests. Whether it is in the set.
+    /// `id` asks for no new requests; hearing that again costs nothing. Whether it is in the set.
     pub fn lame_duck(&mut self, id: BackendId, now: Timestamp) -> bool {
+        let served = self.roster.serves(id);
         let known = self.roster.lame_duck(id);
-        self.update(now);
+        if served {
+            self.update(now);
+        }
         known
     }
 
     /// `id` is gone. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId, now: Timestamp) -> bool {
         let known = self.roster.leave(id);
-        self.update(now);
+        if known {
+            self.update(now);
+        }
         known
     }
 
     /// The backend whose turn it is. For a single owner: what is due is done first.
     pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
         self.on_deadline(now);
-        self.gate.pick()
+        self.order.gate().pick()
     }
 
     /// An attempt on `id` begins.
@@ -245,6 +248,11 @@ impl Weighted {
         &self.weights
     }
 
+    /// How many orders have been published. Each costs O(backends).
+    pub fn orders_published(&self) -> u64 {
+        self.order.published()
+    }
+
     fn record(&mut self, id: BackendId) -> Option<&mut Record> {
         self.records.get_mut(id.index())?.as_mut()
     }
@@ -253,11 +261,11 @@ impl Weighted {
         self.next_update = now + self.config.update_period;
         if self.roster.serving().is_empty() {
             self.weights.clear();
-            self.gate.publish(self.roster.lame(), PickReason::AllLameDuck);
+            self.order.in_turn(self.roster.lame(), PickReason::AllLameDuck);
             return;
         }
         let reason = self.weigh(now);
-        self.gate.publish(self.scheduler.next(&self.weights), reason);
+        self.order.by_weight(&self.weights, reason);
     }
 
     /// Brings `weights` up to date.

@@ -162,6 +162,25 @@ fn gone_at_once_at_the_gate_too() {
     assert_eq!(gate.pick(), None);
 }
 
+/// A backend says that it is a lame duck with every response.
+#[test]
+fn old_news_costs_nothing() {
+    let mut policy = reported(WeightedConfig::default(), &[Some(report(100.0, 0.0, 0.5)); 4]);
+    policy.on_deadline(secs(10));
+    policy.lame_duck(BackendId(1), secs(10));
+    policy.remove(BackendId(2), secs(10));
+    let published = policy.orders_published();
+    assert_eq!(published, 3);
+    for _ in 0..1_000 {
+        assert!(policy.lame_duck(BackendId(1), secs(10)));
+        assert!(!policy.lame_duck(BackendId(9), secs(10)));
+        assert!(!policy.remove(BackendId(2), secs(10)));
+    }
+    assert_eq!(policy.orders_published(), published);
+    assert!(policy.remove(BackendId(1), secs(10)));
+    assert_eq!(policy.orders_published(), published + 1);
+}
+
 /// Requests per second to each backend and what it then reports, second by second.
 struct Loop {
     policy: Weighted,
