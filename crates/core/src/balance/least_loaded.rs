@@ -90,7 +90,7 @@ impl LeastLoaded {
         if join == Join::Cold {
             self.errors.clear(id);
             if self.cold.insert(id) {
-                self.next_ramp = self.next_ramp.min(self.now + self.ramp_tick());
+                self.next_ramp = self.next_ramp.min(self.now + self.slow_start.tick());
             }
         }
         if known {
@@ -164,7 +164,7 @@ impl LeastLoaded {
             // Whoever joins next sets the time.
             self.next_ramp = Timestamp::MAX;
         } else if self.now >= self.next_ramp {
-            self.next_ramp = self.now + self.ramp_tick();
+            self.next_ramp = self.now + self.slow_start.tick();
             let mut cold = core::mem::take(&mut self.cold);
             cold.retain(|&id| {
                 let ramping = self.step(id) < STEPS;
@@ -176,10 +176,6 @@ impl LeastLoaded {
             });
             self.cold = cold;
         }
-    }
-
-    fn ramp_tick(&self) -> Duration {
-        self.slow_start.window / STEPS
     }
 
     fn step(&self, id: BackendId) -> u32 {

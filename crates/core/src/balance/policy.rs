@@ -97,7 +97,7 @@ impl Policy {
     /// The backend for an attempt, and why; nothing if the set is empty.
     pub fn pick(&mut self, now: Timestamp, rng: &mut impl Rng) -> Option<Pick> {
         match self {
-            Self::RoundRobin(p) => p.pick(),
+            Self::RoundRobin(p) => p.pick(now),
             Self::LeastLoaded(p) => p.pick(now),
             Self::Weighted(p) => p.pick(now),
             Self::Prequal(p) => p.pick(now, rng),
@@ -162,15 +162,18 @@ impl Policy {
     /// policy itself need not: a pick does what is due.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         match self {
+            Self::RoundRobin(p) => p.next_deadline(),
             Self::Weighted(p) => Some(p.next_deadline()),
-            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Prequal(_) => None,
+            Self::LeastLoaded(_) | Self::Prequal(_) => None,
         }
     }
 
     /// Does what is due, for those who pick at the gate.
     pub fn on_deadline(&mut self, now: Timestamp) {
-        if let Self::Weighted(p) = self {
-            p.on_deadline(now);
+        match self {
+            Self::RoundRobin(p) => p.on_deadline(now),
+            Self::Weighted(p) => p.on_deadline(now),
+            Self::LeastLoaded(_) | Self::Prequal(_) => {}
         }
     }
 

@@ -250,7 +250,7 @@ proptest! {
             }
             let mut counts = BTreeMap::new();
             for _ in 0..picks {
-                if let Some(pick) = policy.pick() {
+                if let Some(pick) = policy.pick(Timestamp::ZERO) {
                     *counts.entry(pick.backend.0).or_insert(0_usize) += 1;
                 }
             }
