@@ -142,7 +142,8 @@ impl Policy {
         }
     }
 
-    /// Whom to probe along with a request; nothing for policies that do not probe.
+    /// Whom to probe along with a request, or after a deadline; nothing for policies that do not
+    /// probe.
     pub fn probes_wanted(&mut self, rng: &mut impl Rng) -> Option<Probes> {
         match self {
             Self::Prequal(p) => Some(p.probes_wanted(rng)),
@@ -159,21 +160,25 @@ impl Policy {
     }
 
     /// When [`Policy::on_deadline`] wants to be called next, if at all. Owners who pick through the
-    /// policy itself need not: a pick does what is due.
+    /// policy itself can do without: a pick does what is due. Only probes while no requests are
+    /// sent come from nowhere else.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         match self {
             Self::RoundRobin(p) => p.next_deadline(),
             Self::Weighted(p) => Some(p.next_deadline()),
-            Self::LeastLoaded(_) | Self::Prequal(_) => None,
+            Self::Prequal(p) => p.next_deadline(),
+            Self::LeastLoaded(_) => None,
         }
     }
 
-    /// Does what is due, for those who pick at the gate.
+    /// Does what is due, for those who pick at the gate. Then ask [`Policy::probes_wanted`], as with
+    /// a request.
     pub fn on_deadline(&mut self, now: Timestamp) {
         match self {
             Self::RoundRobin(p) => p.on_deadline(now),
             Self::Weighted(p) => p.on_deadline(now),
-            Self::LeastLoaded(_) | Self::Prequal(_) => {}
+            Self::Prequal(p) => p.on_deadline(now),
+            Self::LeastLoaded(_) => {}
         }
     }
 
