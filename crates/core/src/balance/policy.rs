@@ -2,7 +2,7 @@
 
 use super::{
     BackendId, Join, LeastLoaded, LoadReport, Outcome, Pick, PickGate, Prequal, Probes, ReportFate,
-    RoundRobin, Standing, Weighted,
+    RoundRobin, Standing, Weighted, WeightedLanes,
 };
 use crate::rng::Rng;
 use crate::units::Timestamp;
@@ -110,6 +110,15 @@ impl Policy {
             Self::RoundRobin(p) => Some(p.gate()),
             Self::Weighted(p) => Some(p.gate()),
             Self::LeastLoaded(_) | Self::Prequal(_) => None,
+        }
+    }
+
+    /// Where threads get lanes to pick and to tell outcomes without this policy's owner, if it has
+    /// such. What goes through a lane does not go through the policy.
+    pub fn lanes(&self) -> Option<WeightedLanes> {
+        match self {
+            Self::Weighted(p) => Some(p.lanes()),
+            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Prequal(_) => None,
         }
     }
 

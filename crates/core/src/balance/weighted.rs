@@ -22,8 +22,12 @@
 //! than the others' rate over utilization: the more it gets, the more it weighs. One that cannot be
 //! reached reports nothing and keeps its weight until that expires. What this client sees for
 //! itself settles both, and the twentieth that is left finds out when the task has recovered.
+//!
+//! A single owner picks and tells outcomes through [`Weighted`] itself. Where many threads send,
+//! each does so through a [`WeightedLane`](super::WeightedLane), without a lock.
 
 use super::gate::PickGate;
+use super::lane::{LaneBooks, WeightedLanes};
 use super::order::Order;
 use super::roster::Roster;
 use super::slow_start::SlowStart;
@@ -46,7 +50,8 @@ const UPDATE_PERIOD_MIN: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct WeightedConfig {
-    /// How many backends there can be: sizes the gate, 64 bytes for each.
+    /// How many backends there can be, and the end of their numbers: sizes the gate, 64 bytes for
+    /// each, and every lane, 32 bytes for each.
     pub backends_max: usize,
     /// How long reports have to have been coming before they count: 10 s. The first reports of a
     /// task tell of its start, not of its work.
@@ -101,11 +106,12 @@ pub struct Weighted {
     weights: Vec<(BackendId, f64)>,
     next_update: Timestamp,
     order: Order,
+    lanes: LaneBooks,
 }
 
 impl Weighted {
     /// A policy without backends.
-    pub fn new(config: WeightedConfig) -> Result<Self, InvalidNumber> {
+    pub fn new(mut config: WeightedConfig) -> Result<Self, InvalidNumber> {
         let WeightedConfig { error_penalty: penalty, ratio_max: ratio, .. } = config;
         if !(0.0..=1_000.0).contains(&penalty) {
             return Err(InvalidNumber::new(
@@ -121,7 +127,8 @@ impl Weighted {
             let found = config.update_period.as_secs_f64();
             return Err(InvalidNumber::new("seconds between orders", "0.001 or more", found));
         }
-        let backends_max = config.backends_max.min(BackendId::LIMIT as usize);
+        config.backends_max = config.backends_max.min(BackendId::LIMIT as usize);
+        let backends_max = config.backends_max;
         Ok(Self {
             config,
             roster: Roster::new(backends_max),
@@ -130,6 +137,7 @@ impl Weighted {
             weights: Vec::new(),
             next_update: Timestamp::ZERO,
             order: Order::new(backends_max),
+            lanes: LaneBooks::new(backends_max),
         })
     }
 
@@ -138,14 +146,25 @@ impl Weighted {
         Arc::clone(self.order.gate())
     }
 
+    /// Where threads get lanes, to pick and to tell outcomes without this controller's owner. What
+    /// they tell is taken in by [`Weighted::on_deadline`].
+    pub fn lanes(&self) -> WeightedLanes {
+        self.lanes.lanes(self.order.gate())
+    }
+
     /// `id` joins, or comes back, and what was known about it no longer counts. It gets requests
-    /// from the next pick or deadline on. Whether it is in now: not if there are too many.
+    /// from the next pick or deadline on. Whether it is in now: not if its number is not below
+    /// [`WeightedConfig::backends_max`].
     pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
         let known = self.roster.serves(id);
-        if !self.roster.join(id, join, now) {
+        if id.index() >= self.config.backends_max || !self.roster.join(id, join, now) {
             return false;
         }
         if !known || join == Join::Cold {
+            if self.record(id).is_some() {
+                // What the lanes have counted so far was about the task before.
+                self.take_in(now);
+            }
             if self.records.len() <= id.index() {
                 self.records.resize_with(id.index() + 1, || None);
             }
@@ -197,9 +216,7 @@ impl Weighted {
             Outcome::Failure => [0, 1],
             Outcome::Ignored => return,
         };
-        if let Some(record) = self.record(id) {
-            record.outcomes.add(seen, now);
-        }
+        learn(&mut self.records, id, seen, now);
     }
 
     /// `id` reports its load.
@@ -225,7 +242,7 @@ impl Weighted {
         self.next_update
     }
 
-    /// Publishes a new order, if one is due.
+    /// Takes in what lanes have counted and publishes a new order, if one is due.
     pub fn on_deadline(&mut self, now: Timestamp) {
         if now >= self.next_update {
             self.update(now);
@@ -237,9 +254,9 @@ impl Weighted {
         self.roster.standing(id)
     }
 
-    /// Attempts on `id` that have begun and not ended.
+    /// Attempts on `id` that have begun and not ended; those on lanes as of the last order.
     pub fn active(&self, id: BackendId) -> u32 {
-        self.roster.active(id)
+        self.roster.active(id).saturating_add(self.lanes.active(id))
     }
 
     /// The backends of the order now in force, each with its weight; the shares of picks are in
@@ -259,6 +276,7 @@ impl Weighted {
 
     fn update(&mut self, now: Timestamp) {
         self.next_update = now + self.config.update_period;
+        self.take_in(now);
         if self.roster.serving().is_empty() {
             self.weights.clear();
             self.order.in_turn(self.roster.lame(), PickReason::AllLameDuck);
@@ -266,6 +284,11 @@ impl Weighted {
         }
         let reason = self.weigh(now);
         self.order.by_weight(&self.weights, reason);
+    }
+
+    fn take_in(&mut self, now: Timestamp) {
+        let Self { lanes, records, .. } = self;
+        lanes.take_in(records.len(), |id, outcomes| learn(records, id, outcomes, now));
     }
 
     /// Brings `weights` up to date.
@@ -299,6 +322,13 @@ impl Weighted {
             }
         }
         reason
+    }
+}
+
+/// So many attempts on `id` succeeded and failed.
+fn learn(records: &mut [Option<Record>], id: BackendId, outcomes: [u64; 2], now: Timestamp) {
+    if let Some(record) = records.get_mut(id.index()).and_then(Option::as_mut) {
+        record.outcomes.add(outcomes, now);
     }
 }
 
