@@ -11,9 +11,9 @@
 //! | [`Weighted`] | reported rate, errors and utilization | O(1), a gate | reports are missing: falls back to round robin |
 //! | [`Prequal`] | probed requests in flight and latency | O(pool) | probes are missing: falls back to chance |
 //!
-//! Least-loaded is O(log n) on completions as well. Where a pick is through a gate, completions take
-//! no lock either: round robin does not need to hear of them, and weighted counts them on lanes
-//! ([`WeightedLane`]). Retries are picked like any new request.
+//! Least-loaded is O(log n) on completions as well. Where picks go through a gate, completions
+//! take no lock either: round robin does not need to hear of them, and weighted counts them on
+//! lanes ([`WeightedLane`]). Retries are picked like any new request.
 //!
 //! All share the same life of a backend: it joins (cold ones ramp up, see [`slow_start`]), may
 //! become a lame duck, may come back, and leaves. A lame duck is out of every policy at once; the

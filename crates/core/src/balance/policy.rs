@@ -180,8 +180,8 @@ impl Policy {
         }
     }
 
-    /// Does what is due, for those who pick at the gate. Then ask [`Policy::probes_wanted`], as with
-    /// a request.
+    /// Does what is due, for those who pick at the gate. Then ask [`Policy::probes_wanted`], as
+    /// with a request.
     pub fn on_deadline(&mut self, now: Timestamp) {
         match self {
             Self::RoundRobin(p) => p.on_deadline(now),

@@ -180,8 +180,8 @@ pub struct Assignment {
     pub placed: Vec<(DatacenterId, CostRate)>,
     /// What no datacenter in reach has room for. It is to be refused at the source.
     pub unplaced: CostRate,
-    /// Without any demand: the shares in which requests go somewhere that come all the same, nearest
-    /// first. Empty where there is demand, and where all in reach are full.
+    /// Without any demand: the shares in which requests go that come all the same, nearest first.
+    /// Empty where there is demand, and where all in reach are full.
     pub idle: Vec<(DatacenterId, Ratio)>,
 }
 
