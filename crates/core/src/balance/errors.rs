@@ -85,6 +85,15 @@ impl RecentErrors {
         Some(id)
     }
 
+    /// Forgets all errors of `id`: another task has its number from now on. O(backends with
+    /// errors).
+    pub(super) fn clear(&mut self, id: BackendId) {
+        if let Some(backend) = self.backends.get_mut(id.index()) {
+            *backend = Recent::default();
+            self.queue.retain(|&(_, of)| of != id);
+        }
+    }
+
     /// Forgets all that has grown too old.
     pub(super) fn forget(&mut self, now: Timestamp) {
         while self.forget_next(now).is_some() {}
@@ -100,16 +109,24 @@ mod tests {
         /// Against the list of all errors.
         #[test]
         fn counts_what_is_less_than_eight_ticks_old(
-            steps in proptest::collection::vec((0_u64..4_000, 0_u32..4), 1..200),
+            steps in proptest::collection::vec(
+                (0_u64..4_000, 0_u32..4, proptest::bool::weighted(0.1)),
+                1..200,
+            ),
         ) {
             let mut errors = RecentErrors::new(Duration::from_micros(8));
             let mut log: Vec<(u64, u32)> = Vec::new();
             let mut now = 0;
-            for (step, id) in steps {
+            for (step, id, gone) in steps {
                 now += step;
                 errors.forget(Timestamp::from_nanos(now));
-                errors.record(BackendId(id));
-                log.push((now, id));
+                if gone {
+                    errors.clear(BackendId(id));
+                    log.retain(|&(_, i)| i != id);
+                } else {
+                    errors.record(BackendId(id));
+                    log.push((now, id));
+                }
                 for id in 0..4 {
                     let recent =
                         log.iter().filter(|(t, i)| *i == id && t / 1_000 + 8 > now / 1_000);

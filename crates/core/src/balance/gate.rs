@@ -2,8 +2,8 @@
 //!
 //! A [`PickGate`] holds a table of backends, in the order in which they get requests, and a cursor
 //! that walks around it. The order is a controller's business: each backend once for round robin,
-//! in proportion to weight for weighted. So a weighted pick costs what a round-robin pick costs,
-//! however many backends there are.
+//! in proportion to weight for weighted and while backends ramp up. So a weighted pick costs what a
+//! round-robin pick costs, however many backends there are.
 //!
 //! A controller may publish a new table while others pick. There is no lock and no version: a pick
 //! that overlaps may see an old length with new entries, or the other way round. That is harmless,

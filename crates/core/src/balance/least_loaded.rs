@@ -79,15 +79,19 @@ impl LeastLoaded {
         }
     }
 
-    /// `id` joins, or comes back. Whether it is in now: not if its number is too large.
+    /// `id` joins, or comes back; one that joins cold has no errors. Whether it is in now: not if
+    /// its number is too large.
     pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
         self.advance(now);
         let known = self.roster.serves(id);
         if !self.roster.join(id, join, self.now) {
             return false;
         }
-        if join == Join::Cold && self.cold.insert(id) {
-            self.next_ramp = self.next_ramp.min(self.now + self.ramp_tick());
+        if join == Join::Cold {
+            self.errors.clear(id);
+            if self.cold.insert(id) {
+                self.next_ramp = self.next_ramp.min(self.now + self.slow_start.tick());
+            }
         }
         if known {
             self.rekey(id);
@@ -103,9 +107,10 @@ impl LeastLoaded {
         self.roster.lame_duck(id)
     }
 
-    /// `id` is gone. Whether it was in the set.
+    /// `id` is gone, and with it its errors. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId) -> bool {
         self.queue.remove(id);
+        self.errors.clear(id);
         self.roster.leave(id)
     }
 
@@ -159,7 +164,7 @@ impl LeastLoaded {
             // Whoever joins next sets the time.
             self.next_ramp = Timestamp::MAX;
         } else if self.now >= self.next_ramp {
-            self.next_ramp = self.now + self.ramp_tick();
+            self.next_ramp = self.now + self.slow_start.tick();
             let mut cold = core::mem::take(&mut self.cold);
             cold.retain(|&id| {
                 let ramping = self.step(id) < STEPS;
@@ -171,10 +176,6 @@ impl LeastLoaded {
             });
             self.cold = cold;
         }
-    }
-
-    fn ramp_tick(&self) -> Duration {
-        self.slow_start.window / STEPS
     }
 
     fn step(&self, id: BackendId) -> u32 {
@@ -289,6 +290,37 @@ mod tests {
         }
         let (warm, cold) = (policy.active(BackendId(0)), policy.active(BackendId(9)));
         assert!((39..=40).contains(&warm) && (4..=6).contains(&cold), "{warm} {cold}");
+    }
+
+    /// Another task has the number, or the same one has been restarted: what failed before says
+    /// nothing about it. A lame duck that comes back is the same task.
+    #[test]
+    fn errors_end_with_the_task_they_were_of() {
+        let now = Timestamp::from_secs(1);
+        let failed = || {
+            let mut policy = warm(3);
+            for id in [0, 1] {
+                for _ in 0..100 {
+                    policy.on_start(BackendId(id), now);
+                    policy.on_complete(BackendId(id), Outcome::Failure, now);
+                }
+            }
+            policy
+        };
+        let mut gone = failed();
+        gone.remove(BackendId(0));
+        gone.add(BackendId(0), Join::Warm, now);
+        let mut restarted = failed();
+        restarted.add(BackendId(0), Join::Cold, now);
+        let mut lame = failed();
+        lame.lame_duck(BackendId(0));
+        lame.add(BackendId(0), Join::Warm, now);
+        for (policy, errors) in [(&mut gone, 0), (&mut restarted, 0), (&mut lame, 100)] {
+            assert_eq!(policy.recent_errors(BackendId(0)), errors);
+            assert_eq!(policy.recent_errors(BackendId(1)), 100, "nobody else's");
+            let picks = [(); 4].map(|()| send(policy, now));
+            assert_eq!(picks.contains(&0), errors == 0, "{picks:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,9 @@
 //! | [`Weighted`] | reported rate, errors and utilization | O(1), a gate | reports are missing: falls back to round robin |
 //! | [`Prequal`] | probed requests in flight and latency | O(pool) | probes are missing: falls back to chance |
 //!
-//! Least-loaded is O(log n) on completions as well. Retries are picked like any new request.
+//! Least-loaded is O(log n) on completions as well. Where picks go through a gate, completions
+//! take no lock either: round robin does not need to hear of them, and weighted counts them on
+//! lanes ([`WeightedLane`]). Retries are picked like any new request.
 //!
 //! All share the same life of a backend: it joins (cold ones ramp up, see [`slow_start`]), may
 //! become a lame duck, may come back, and leaves. A lame duck is out of every policy at once; the
@@ -27,7 +29,9 @@
 mod errors;
 mod gate;
 mod heap;
+mod lane;
 mod least_loaded;
+mod order;
 mod policy;
 mod prequal;
 mod probe;
@@ -42,6 +46,7 @@ mod weighted;
 mod tests;
 
 pub use gate::PickGate;
+pub use lane::{WeightedLane, WeightedLanes};
 pub use least_loaded::{LeastLoaded, LeastLoadedConfig};
 pub use policy::Policy;
 pub use prequal::{Prequal, PrequalConfig, Probes};
@@ -56,8 +61,8 @@ use core::fmt;
 /// A backend task, by the small number that the shell gave it.
 ///
 /// Numbers index tables, so they are to be small: a shell gives out the lowest that is free. A
-/// number may be given to another task later; requests to the former one that are still under way
-/// stay counted on it until they end.
+/// number may be given to another task later. What was learnt about the former one goes with it;
+/// requests to it that are still under way stay counted on the number until they end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendId(pub u32);
 

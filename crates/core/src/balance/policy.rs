@@ -2,7 +2,7 @@
 
 use super::{
     BackendId, Join, LeastLoaded, LoadReport, Outcome, Pick, PickGate, Prequal, Probes, ReportFate,
-    RoundRobin, Standing, Weighted,
+    RoundRobin, Standing, Weighted, WeightedLanes,
 };
 use crate::rng::Rng;
 use crate::units::Timestamp;
@@ -97,7 +97,7 @@ impl Policy {
     /// The backend for an attempt, and why; nothing if the set is empty.
     pub fn pick(&mut self, now: Timestamp, rng: &mut impl Rng) -> Option<Pick> {
         match self {
-            Self::RoundRobin(p) => p.pick(),
+            Self::RoundRobin(p) => p.pick(now),
             Self::LeastLoaded(p) => p.pick(now),
             Self::Weighted(p) => p.pick(now),
             Self::Prequal(p) => p.pick(now, rng),
@@ -110,6 +110,15 @@ impl Policy {
             Self::RoundRobin(p) => Some(p.gate()),
             Self::Weighted(p) => Some(p.gate()),
             Self::LeastLoaded(_) | Self::Prequal(_) => None,
+        }
+    }
+
+    /// Where threads get lanes to pick and to tell outcomes without this policy's owner, if it has
+    /// such. What goes through a lane does not go through the policy.
+    pub fn lanes(&self) -> Option<WeightedLanes> {
+        match self {
+            Self::Weighted(p) => Some(p.lanes()),
+            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Prequal(_) => None,
         }
     }
 
@@ -142,7 +151,8 @@ impl Policy {
         }
     }
 
-    /// Whom to probe along with a request; nothing for policies that do not probe.
+    /// Whom to probe along with a request, or after a deadline; nothing for policies that do not
+    /// probe.
     pub fn probes_wanted(&mut self, rng: &mut impl Rng) -> Option<Probes> {
         match self {
             Self::Prequal(p) => Some(p.probes_wanted(rng)),
@@ -159,18 +169,25 @@ impl Policy {
     }
 
     /// When [`Policy::on_deadline`] wants to be called next, if at all. Owners who pick through the
-    /// policy itself need not: a pick does what is due.
+    /// policy itself can do without: a pick does what is due. Only probes while no requests are
+    /// sent come from nowhere else.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         match self {
+            Self::RoundRobin(p) => p.next_deadline(),
             Self::Weighted(p) => Some(p.next_deadline()),
-            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Prequal(_) => None,
+            Self::Prequal(p) => p.next_deadline(),
+            Self::LeastLoaded(_) => None,
         }
     }
 
-    /// Does what is due, for those who pick at the gate.
+    /// Does what is due, for those who pick at the gate. Then ask [`Policy::probes_wanted`], as
+    /// with a request.
     pub fn on_deadline(&mut self, now: Timestamp) {
-        if let Self::Weighted(p) = self {
-            p.on_deadline(now);
+        match self {
+            Self::RoundRobin(p) => p.on_deadline(now),
+            Self::Weighted(p) => p.on_deadline(now),
+            Self::Prequal(p) => p.on_deadline(now),
+            Self::LeastLoaded(_) => {}
         }
     }
 

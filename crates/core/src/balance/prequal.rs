@@ -28,6 +28,10 @@
 //! backend counts as larger while it ramps up.
 //!
 //! With fewer than two answers at hand there is nothing to choose from, and the pick is by chance.
+//! A client that sends a request every other second would always be there, since answers live for
+//! one. So a client that has been idle for half the age of an answer asks without a request, again
+//! and again until one comes: [`Prequal::next_deadline`] says when, [`Prequal::on_deadline`] makes
+//! [`Prequal::probes_wanted`] ask. That is six probes a second by default, for every idle client.
 
 use super::errors::{MEMORY, RecentErrors};
 use super::roster::Roster;
@@ -44,6 +48,10 @@ const PROBES_MAX: usize = 8;
 /// An answer is used no more often than this, also where the formula has no bound (a pool as large
 /// as the set): by then half of what it says is our own compensation.
 const REUSE_MAX: f64 = 16.0;
+/// What an idle client asks at least: with fewer answers there is nothing to choose from.
+const IDLE_PROBES_MIN: usize = 2;
+/// Answers that live for less are stale on arrival.
+const PROBE_AGE_MIN: Duration = Duration::from_millis(1);
 /// How many RIFs the quantile is taken of: enough for the 84th percentile, few enough that it
 /// follows a surge within some twenty requests.
 const RIFS: usize = 64;
@@ -58,8 +66,11 @@ pub struct PrequalConfig {
     pub probes_per_request: f64,
     /// Answers dropped per request: 1; fractions are carried over.
     pub removals_per_request: f64,
-    /// The oldest answer that is used: 1 s.
+    /// The oldest answer that is used: 1 s, and at least a millisecond.
     pub probe_age_max: Duration,
+    /// Whether to go on probing while no requests are sent. Without, the first request after a
+    /// pause goes anywhere.
+    pub idle_probes: bool,
     /// How many more uses than needed answers get, so that the pool does not run dry: 1, that is
     /// twice as many.
     pub reuse_slack: f64,
@@ -78,6 +89,7 @@ impl Default for PrequalConfig {
             probes_per_request: 3.0,
             removals_per_request: 1.0,
             probe_age_max: Duration::from_secs(1),
+            idle_probes: true,
             reuse_slack: 1.0,
             hot_quantile: Ratio::percent(84),
             error_memory: MEMORY,
@@ -160,6 +172,10 @@ pub struct Prequal {
     /// RIFs that probes lately found: in order of arrival, and in order of size.
     rifs: VecDeque<u32>,
     rifs_sorted: Vec<u32>,
+    /// When the last request was picked for, or the last idle probes were due.
+    busy_at: Option<Timestamp>,
+    /// Whether the next probes are those of an idle client.
+    idle_due: bool,
     now: Timestamp,
 }
 
@@ -174,6 +190,10 @@ impl Prequal {
             let found = config.reuse_slack;
             return Err(InvalidNumber::new("the slack of reuse", "between 0 and 100", found));
         }
+        if config.probe_age_max < PROBE_AGE_MIN {
+            let found = config.probe_age_max.as_secs_f64();
+            return Err(InvalidNumber::new("the age of answers", "0.001 s or more", found));
+        }
         Ok(Self {
             config,
             roster: Roster::new(BackendId::LIMIT as usize),
@@ -185,13 +205,20 @@ impl Prequal {
             pool: Vec::with_capacity(config.pool_size),
             rifs: VecDeque::with_capacity(RIFS),
             rifs_sorted: Vec::with_capacity(RIFS),
+            busy_at: None,
+            idle_due: false,
             now: Timestamp::ZERO,
         })
     }
 
-    /// `id` joins, or comes back. Whether it is in now: not if its number is too large.
+    /// `id` joins, or comes back; one that joins cold has neither errors nor answers. Whether it is
+    /// in now: not if its number is too large.
     pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
         self.advance(now);
+        if join == Join::Cold {
+            self.errors.clear(id);
+            self.pool.retain(|answer| answer.backend != id);
+        }
         self.roster.join(id, join, self.now)
     }
 
@@ -201,17 +228,19 @@ impl Prequal {
         self.roster.lame_duck(id)
     }
 
-    /// `id` is gone. Whether it was in the set.
+    /// `id` is gone, and with it its errors and answers. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId) -> bool {
+        self.errors.clear(id);
         self.pool.retain(|answer| answer.backend != id);
         self.roster.leave(id)
     }
 
-    /// Whom to probe along with the request that is being sent. Call it once for each request;
-    /// backends are drawn by chance, each at most once.
+    /// Whom to probe along with the request that is being sent, or because a deadline has passed.
+    /// Call it once for each of those; backends are drawn by chance, each at most once.
     pub fn probes_wanted(&mut self, rng: &mut impl Rng) -> Probes {
         let serving = self.roster.serving();
-        let wanted = self.probes.take().min(serving.len()).min(PROBES_MAX);
+        let least = if core::mem::take(&mut self.idle_due) { IDLE_PROBES_MIN } else { 0 };
+        let wanted = self.probes.take().max(least).min(serving.len()).min(PROBES_MAX);
         let mut probes = Probes::NONE;
         // Floyd's draw without replacement: every subset is as likely as the others. The first
         // draws leave the last places out, and whoever is drawn twice makes way for the newest.
@@ -251,6 +280,7 @@ impl Prequal {
     /// The backend for a request.
     pub fn pick(&mut self, now: Timestamp, rng: &mut impl Rng) -> Option<Pick> {
         self.advance(now);
+        self.busy_at = Some(self.now);
         let removals = self.removals.take();
         let Some((place, score)) = self.best().filter(|_| self.pool.len() >= 2) else {
             let serving = self.roster.serving();
@@ -287,6 +317,24 @@ impl Prequal {
         self.roster.on_complete(id);
         if outcome == Outcome::Failure && self.roster.standing(id) != Standing::Absent {
             self.errors.record(id);
+        }
+    }
+
+    /// When a client that sends nothing should probe: never, if that is turned off or there is
+    /// nothing to choose from.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let wanted = self.config.idle_probes && self.roster.serving().len() >= IDLE_PROBES_MIN;
+        let pause = self.config.probe_age_max / 2;
+        wanted.then(|| self.busy_at.map_or(Timestamp::ZERO, |at| at + pause))
+    }
+
+    /// If the deadline has passed, the next [`Prequal::probes_wanted`] is to be asked now, without
+    /// waiting for a request.
+    pub fn on_deadline(&mut self, now: Timestamp) {
+        self.advance(now);
+        if self.next_deadline().is_some_and(|at| at <= self.now) {
+            self.busy_at = Some(self.now);
+            self.idle_due = true;
         }
     }
 

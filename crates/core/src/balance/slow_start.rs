@@ -62,6 +62,11 @@ impl SlowStart {
         Ratio::of(billionths, u64::from(Ratio::WHOLE))
     }
 
+    /// How long one of sixteen steps takes; at least a nanosecond, so that time goes on.
+    pub(super) fn tick(&self) -> Duration {
+        (self.window / STEPS).max(Duration::from_nanos(1))
+    }
+
     /// The share in sixteenths, rounded up: 1 to 16. `cold_since` is unset for a warm backend.
     pub(super) fn step(&self, cold_since: Option<Timestamp>, now: Timestamp) -> u32 {
         let Some(start) = cold_since else { return STEPS };

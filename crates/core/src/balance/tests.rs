@@ -31,6 +31,7 @@ enum Operation {
     Report(u32, [u64; 4]),
     SaneReport(u32, [u16; 4]),
     Probe(u32, u32, u64),
+    Deadline,
     Wait(u64),
     StepBack(u64),
 }
@@ -48,6 +49,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (id(), any::<[u16; 4]>()).prop_map(|(id, n)| Operation::SaneReport(id, n)),
         4 => (id(), any::<u32>(), any::<u64>())
             .prop_map(|(id, rif, latency)| Operation::Probe(id, rif, latency)),
+        2 => Just(Operation::Deadline),
         4 => (0_u64..3_000).prop_map(Operation::Wait),
         1 => prop_oneof![Just(u64::MAX), 0_u64..100_000].prop_map(Operation::Wait),
         1 => (0_u64..10_000).prop_map(Operation::StepBack),
@@ -154,6 +156,12 @@ fn apply(policy: &mut Policy, operations: &[Operation]) -> Result<(), TestCaseEr
             Operation::Probe(id, rif, latency) => {
                 policy.on_probe(BackendId(id), rif, Duration::from_nanos(latency), now);
             }
+            Operation::Deadline => {
+                policy.on_deadline(now);
+                let due = policy.next_deadline().is_some_and(|at| at <= now);
+                prop_assert!(!due || now == Timestamp::MAX, "still due at {:?}", now);
+                policy.probes_wanted(&mut rng);
+            }
             Operation::Wait(ms) => now += Duration::from_millis(ms),
             Operation::StepBack(ms) => now = now - Duration::from_millis(ms),
         }
@@ -250,7 +258,7 @@ proptest! {
             }
             let mut counts = BTreeMap::new();
             for _ in 0..picks {
-                if let Some(pick) = policy.pick() {
+                if let Some(pick) = policy.pick(Timestamp::ZERO) {
                     *counts.entry(pick.backend.0).or_insert(0_usize) += 1;
                 }
             }

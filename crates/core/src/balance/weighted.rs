@@ -22,10 +22,14 @@
 //! than the others' rate over utilization: the more it gets, the more it weighs. One that cannot be
 //! reached reports nothing and keeps its weight until that expires. What this client sees for
 //! itself settles both, and the twentieth that is left finds out when the task has recovered.
+//!
+//! A single owner picks and tells outcomes through [`Weighted`] itself. Where many threads send,
+//! each does so through a [`WeightedLane`](super::WeightedLane), without a lock.
 
 use super::gate::PickGate;
+use super::lane::{LaneBooks, WeightedLanes};
+use super::order::Order;
 use super::roster::Roster;
-use super::schedule::{self, Scheduler};
 use super::slow_start::SlowStart;
 use super::weight::{LoadReport, ReportFate, ReportedWeight};
 use super::{BackendId, Join, Outcome, Pick, PickReason, Standing, errors};
@@ -38,19 +42,24 @@ use std::sync::Arc;
 /// task of mean weight among ten costs half a percent of the requests.
 const SUCCESS_MIN: f64 = 0.05;
 
+/// Working out an order for a thousand backends takes a tenth of a millisecond or so: with a period
+/// of a millisecond it is still a small part of a core, with less it would be done for every pick.
+const UPDATE_PERIOD_MIN: Duration = Duration::from_millis(1);
+
 /// How weighted round robin weighs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct WeightedConfig {
-    /// How many backends there can be: sizes the gate, 64 bytes for each.
+    /// How many backends there can be, and the end of their numbers: sizes the gate, 64 bytes for
+    /// each, and every lane, 32 bytes for each.
     pub backends_max: usize,
     /// How long reports have to have been coming before they count: 10 s. The first reports of a
     /// task tell of its start, not of its work.
     pub blackout: Duration,
     /// How old the last report may be: 3 minutes.
     pub expiry: Duration,
-    /// How often weights turn into a new order: 1 s. More often follows noise; less often lets
-    /// utilizations drift apart.
+    /// How often weights turn into a new order: 1 s, and at least a millisecond. More often follows
+    /// noise; less often lets utilizations drift apart.
     pub update_period: Duration,
     /// How much utilization a share of failures of 1 counts as: 1.
     pub error_penalty: f64,
@@ -94,15 +103,15 @@ pub struct Weighted {
     /// By number; set for those that are or were in the set.
     records: Vec<Option<Record>>,
     reports_dropped: u64,
-    scheduler: Scheduler,
     weights: Vec<(BackendId, f64)>,
     next_update: Timestamp,
-    gate: Arc<PickGate>,
+    order: Order,
+    lanes: LaneBooks,
 }
 
 impl Weighted {
     /// A policy without backends.
-    pub fn new(config: WeightedConfig) -> Result<Self, InvalidNumber> {
+    pub fn new(mut config: WeightedConfig) -> Result<Self, InvalidNumber> {
         let WeightedConfig { error_penalty: penalty, ratio_max: ratio, .. } = config;
         if !(0.0..=1_000.0).contains(&penalty) {
             return Err(InvalidNumber::new(
@@ -114,32 +123,48 @@ impl Weighted {
         if !(1.0..=1e6).contains(&ratio) {
             return Err(InvalidNumber::new("the ratio of weights", "between 1 and 1e6", ratio));
         }
-        let backends_max = config.backends_max.min(BackendId::LIMIT as usize);
+        if config.update_period < UPDATE_PERIOD_MIN {
+            let found = config.update_period.as_secs_f64();
+            return Err(InvalidNumber::new("seconds between orders", "0.001 or more", found));
+        }
+        config.backends_max = config.backends_max.min(BackendId::LIMIT as usize);
+        let backends_max = config.backends_max;
         Ok(Self {
             config,
             roster: Roster::new(backends_max),
             records: Vec::new(),
             reports_dropped: 0,
-            scheduler: Scheduler::default(),
             weights: Vec::new(),
             next_update: Timestamp::ZERO,
-            gate: Arc::new(PickGate::new(schedule::length_max(backends_max))),
+            order: Order::new(backends_max),
+            lanes: LaneBooks::new(backends_max),
         })
     }
 
     /// Where threads pick. Call [`Weighted::on_deadline`] when it is due to keep it fresh.
     pub fn gate(&self) -> Arc<PickGate> {
-        Arc::clone(&self.gate)
+        Arc::clone(self.order.gate())
+    }
+
+    /// Where threads get lanes, to pick and to tell outcomes without this controller's owner. What
+    /// they tell is taken in by [`Weighted::on_deadline`].
+    pub fn lanes(&self) -> WeightedLanes {
+        self.lanes.lanes(self.order.gate())
     }
 
     /// `id` joins, or comes back, and what was known about it no longer counts. It gets requests
-    /// from the next pick or deadline on. Whether it is in now: not if there are too many.
+    /// from the next pick or deadline on. Whether it is in now: not if its number is not below
+    /// [`WeightedConfig::backends_max`].
     pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
         let known = self.roster.serves(id);
-        if !self.roster.join(id, join, now) {
+        if id.index() >= self.config.backends_max || !self.roster.join(id, join, now) {
             return false;
         }
         if !known || join == Join::Cold {
+            if self.record(id).is_some() {
+                // What the lanes have counted so far was about the task before.
+                self.take_in(now);
+            }
             if self.records.len() <= id.index() {
                 self.records.resize_with(id.index() + 1, || None);
             }
@@ -153,24 +178,29 @@ impl Weighted {
         true
     }
 
-    /// `id` asks for no new requests. Whether it is in the set.
+    /// `id` asks for no new requests; hearing that again costs nothing. Whether it is in the set.
     pub fn lame_duck(&mut self, id: BackendId, now: Timestamp) -> bool {
+        let served = self.roster.serves(id);
         let known = self.roster.lame_duck(id);
-        self.update(now);
+        if served {
+            self.update(now);
+        }
         known
     }
 
     /// `id` is gone. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId, now: Timestamp) -> bool {
         let known = self.roster.leave(id);
-        self.update(now);
+        if known {
+            self.update(now);
+        }
         known
     }
 
     /// The backend whose turn it is. For a single owner: what is due is done first.
     pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
         self.on_deadline(now);
-        self.gate.pick()
+        self.order.gate().pick()
     }
 
     /// An attempt on `id` begins.
@@ -186,9 +216,7 @@ impl Weighted {
             Outcome::Failure => [0, 1],
             Outcome::Ignored => return,
         };
-        if let Some(record) = self.record(id) {
-            record.outcomes.add(seen, now);
-        }
+        learn(&mut self.records, id, seen, now);
     }
 
     /// `id` reports its load.
@@ -214,7 +242,7 @@ impl Weighted {
         self.next_update
     }
 
-    /// Publishes a new order, if one is due.
+    /// Takes in what lanes have counted and publishes a new order, if one is due.
     pub fn on_deadline(&mut self, now: Timestamp) {
         if now >= self.next_update {
             self.update(now);
@@ -226,9 +254,9 @@ impl Weighted {
         self.roster.standing(id)
     }
 
-    /// Attempts on `id` that have begun and not ended.
+    /// Attempts on `id` that have begun and not ended; those on lanes as of the last order.
     pub fn active(&self, id: BackendId) -> u32 {
-        self.roster.active(id)
+        self.roster.active(id).saturating_add(self.lanes.active(id))
     }
 
     /// The backends of the order now in force, each with its weight; the shares of picks are in
@@ -237,19 +265,30 @@ impl Weighted {
         &self.weights
     }
 
+    /// How many orders have been published. Each costs O(backends).
+    pub fn orders_published(&self) -> u64 {
+        self.order.published()
+    }
+
     fn record(&mut self, id: BackendId) -> Option<&mut Record> {
         self.records.get_mut(id.index())?.as_mut()
     }
 
     fn update(&mut self, now: Timestamp) {
         self.next_update = now + self.config.update_period;
+        self.take_in(now);
         if self.roster.serving().is_empty() {
             self.weights.clear();
-            self.gate.publish(self.roster.lame(), PickReason::AllLameDuck);
+            self.order.in_turn(self.roster.lame(), PickReason::AllLameDuck);
             return;
         }
         let reason = self.weigh(now);
-        self.gate.publish(self.scheduler.next(&self.weights), reason);
+        self.order.by_weight(&self.weights, reason);
+    }
+
+    fn take_in(&mut self, now: Timestamp) {
+        let Self { lanes, records, .. } = self;
+        lanes.take_in(records.len(), |id, outcomes| learn(records, id, outcomes, now));
     }
 
     /// Brings `weights` up to date.
@@ -283,6 +322,13 @@ impl Weighted {
             }
         }
         reason
+    }
+}
+
+/// So many attempts on `id` succeeded and failed.
+fn learn(records: &mut [Option<Record>], id: BackendId, outcomes: [u64; 2], now: Timestamp) {
+    if let Some(record) = records.get_mut(id.index()).and_then(Option::as_mut) {
+        record.outcomes.add(outcomes, now);
     }
 }
 

@@ -25,6 +25,12 @@
 //! each second. It leads to where [`assign`] leads, and until then keeps the first and the third
 //! promise, not the second.
 //!
+//! A location that asks for nothing has no shares, but its next request needs a place. It goes to
+//! the nearest datacenter with room; if the location had shares not long ago, by those, since
+//! nothing measured may just mean that nobody measured. For the same reason a location that is
+//! missing from a plan, or idle in it, is remembered for as long as bringing everything back takes,
+//! and then comes back as slowly as if it had never been away.
+//!
 //! When it is wrong: demand that is reported too low overfills a datacenter, which then sheds; its
 //! own utilization reports then count the excess as load from elsewhere
 //! ([`Datacenter::with_measured_use`]), and the next plan places less there.
@@ -174,6 +180,9 @@ pub struct Assignment {
     pub placed: Vec<(DatacenterId, CostRate)>,
     /// What no datacenter in reach has room for. It is to be refused at the source.
     pub unplaced: CostRate,
+    /// Without any demand: the shares in which requests go that come all the same, nearest first.
+    /// Empty where there is demand, and where all in reach are full.
+    pub idle: Vec<(DatacenterId, Ratio)>,
 }
 
 impl Assignment {
@@ -220,7 +229,7 @@ impl Assignment {
 pub fn assign(demands: &[Demand], datacenters: &[Datacenter]) -> Vec<Assignment> {
     let mut work = Placing::new(demands, datacenters);
     work.place(|_, _| u64::MAX);
-    work.finish()
+    work.finish(|_| None)
 }
 
 /// How [`Spillover`] behaves.
@@ -240,19 +249,28 @@ impl Default for SpilloverConfig {
     }
 }
 
+/// What a location had when it last had any demand.
+#[derive(Debug, Clone)]
+struct Last {
+    whole: u64,
+    placed: BTreeMap<DatacenterId, u64>,
+    at: Timestamp,
+}
+
 /// Moves traffic between datacenters: away at once, back slowly.
 #[derive(Debug, Clone, Default)]
 pub struct Spillover {
     config: SpilloverConfig,
-    /// The last plan: each location's demand then, and what of it went where.
-    last: BTreeMap<LocationId, (u64, BTreeMap<DatacenterId, u64>)>,
-    last_at: Timestamp,
+    /// Where each location's demand went, also of those that are missing or idle for now.
+    last: BTreeMap<LocationId, Last>,
+    /// The latest time seen: a clock that steps back stands still here.
+    now: Timestamp,
 }
 
 impl Spillover {
     /// A controller that has placed nothing yet. Its first plan is [`assign`]'s.
     pub const fn new(config: SpilloverConfig) -> Self {
-        Self { config, last: BTreeMap::new(), last_at: Timestamp::ZERO }
+        Self { config, last: BTreeMap::new(), now: Timestamp::ZERO }
     }
 
     /// Where all demand goes from `now` on, in the order of `demands`.
@@ -266,39 +284,43 @@ impl Spillover {
         datacenters: &[Datacenter],
         now: Timestamp,
     ) -> Vec<Assignment> {
-        let elapsed = nanos(now.since(self.last_at));
+        self.now = self.now.max(now);
+        self.forget();
         let mut work = Placing::new(demands, datacenters);
-        work.place(|demand, pair| self.allowance(demand, pair, elapsed));
+        work.place(|demand, pair| self.allowance(demand, pair));
         work.place(|_, _| u64::MAX);
-        let plan = work.finish();
-        self.last = demands
-            .iter()
-            .zip(&plan)
-            .map(|(demand, assignment)| {
+        let plan = work.finish(|location| self.last.get(&location).map(|last| &last.placed));
+        let last_mentions: BTreeMap<LocationId, (&Demand, &Assignment)> =
+            demands.iter().zip(&plan).map(|pair| (pair.0.location, pair)).collect();
+        for (location, (demand, assignment)) in last_mentions {
+            if demand.cpu() > 0 {
                 let placed = assignment.placed.iter();
                 let placed = placed.map(|(id, rate)| (*id, rate.as_nanos_per_sec())).collect();
-                (demand.location, (demand.cpu(), placed))
-            })
-            .collect();
-        self.last_at = self.last_at.max(now);
+                let last = Last { whole: demand.cpu(), placed, at: self.now };
+                self.last.insert(location, last);
+            }
+        }
         plan
     }
 
+    /// Forgets locations that have had no demand for so long that all of it could be back.
+    fn forget(&mut self) {
+        let Self { config, last, now } = self;
+        let per_second = u128::from(config.return_per_second.billionths());
+        let everything = u128::from(Ratio::WHOLE) * u128::from(NANOS);
+        last.retain(|_, last| per_second * u128::from(nanos(now.since(last.at))) < everything);
+    }
+
     /// How much of `demand` may be at `(datacenter, rtt)` if only slow returns are allowed.
-    fn allowance(
-        &self,
-        demand: &Demand,
-        (datacenter, rtt): (DatacenterId, Duration),
-        elapsed: u64,
-    ) -> u64 {
-        let Some((whole, placed)) = self.last.get(&demand.location).filter(|(w, _)| *w > 0) else {
+    fn allowance(&self, demand: &Demand, (datacenter, rtt): (DatacenterId, Duration)) -> u64 {
+        let Some(Last { whole, placed, at }) = self.last.get(&demand.location) else {
             return u64::MAX;
         };
         let had = placed.get(&datacenter).copied().unwrap_or(0);
         // What had no place does not have to come slowly.
         let homeless = placed.values().fold(*whole, |left, here| left.saturating_sub(*here));
         let kept = u128::from(had.saturating_add(homeless)) * u128::from(demand.cpu())
-            / u128::from(*whole);
+            / u128::from((*whole).max(1));
         // Only what is further away now can come back.
         let something_further = demand
             .distances
@@ -306,6 +328,7 @@ impl Spillover {
             .any(|(id, distance)| (*distance, *id) > (rtt, datacenter) && placed.contains_key(id));
         let back = if something_further {
             let per_second = self.config.return_per_second.share_of(demand.cpu()).max(1);
+            let elapsed = nanos(self.now.since(*at));
             // Rounded up, or plans made in quick succession would never bring anything back.
             (u128::from(per_second) * u128::from(elapsed)).div_ceil(u128::from(NANOS))
         } else {

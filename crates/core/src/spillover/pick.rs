@@ -16,21 +16,19 @@ pub struct PickTable {
 
 impl PickTable {
     pub(super) fn new(assignment: &Assignment) -> Self {
+        let placed = assignment.placed.iter().map(|(id, rate)| (*id, rate.as_nanos_per_sec()));
+        let idle = assignment.idle.iter().map(|(id, share)| (*id, share.billionths().into()));
         let mut end = 0_u64;
-        let ends = assignment
-            .placed
-            .iter()
-            .map(|(id, rate)| {
-                end = end.saturating_add(rate.as_nanos_per_sec());
-                (end, *id)
-            })
-            .collect();
+        let mut part = |(id, size): (DatacenterId, u64)| {
+            end = end.saturating_add(size);
+            (end, id)
+        };
+        // Where there is demand nothing is idle, and the other way round.
+        let ends = placed.chain(idle).map(&mut part).collect();
         Self { ends, whole: end.saturating_add(assignment.unplaced.as_nanos_per_sec()) }
     }
 
     /// The datacenter of the next request; none for the share that no datacenter has room for.
-    ///
-    /// Without any demand so far there are no shares, and so no datacenter either.
     pub fn pick(&self, rng: &mut impl Rng) -> Option<DatacenterId> {
         let draw = rng.below(self.whole);
         self.ends.iter().find(|(end, _)| draw < *end).map(|(_, id)| *id)

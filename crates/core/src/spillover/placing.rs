@@ -1,7 +1,7 @@
 //! Fitting demand into room, closest first.
 
 use super::{Assignment, Datacenter, DatacenterId, Demand, LocationId, Resources};
-use crate::units::CostRate;
+use crate::units::{CostRate, Ratio};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -66,19 +66,50 @@ impl<'a> Placing<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Vec<Assignment> {
+    /// The plan. Idle locations go by the shares they had, if `had` knows any.
+    pub(super) fn finish<'b>(
+        self,
+        had: impl Fn(LocationId) -> Option<&'b BTreeMap<DatacenterId, u64>>,
+    ) -> Vec<Assignment> {
+        let mut open = vec![Vec::new(); self.demands.len()];
+        for &(_, i, id) in &self.pairs {
+            if let (Some(demand), Some(room), Some(open)) =
+                (self.demands.get(i), self.room.get(&id), open.get_mut(i))
+                && demand.cpu() == 0
+                && room.cpu > CostRate::ZERO
+                && (room.memory > 0 || demand.needs.memory == 0)
+            {
+                open.push(id);
+            }
+        }
         self.demands
             .iter()
             .zip(self.left)
             .zip(self.placed)
-            .map(|((demand, left), placed)| Assignment {
+            .zip(open)
+            .map(|(((demand, left), placed), open)| Assignment {
                 location: demand.location,
                 placed: placed
                     .into_iter()
                     .map(|((_, id), cpu)| (id, CostRate::from_nanos_per_sec(cpu)))
                     .collect(),
                 unplaced: CostRate::from_nanos_per_sec(left),
+                idle: idle_shares(&open, had(demand.location)),
             })
             .collect()
     }
+}
+
+/// The shares of a location without demand, for which `open` have room, nearest first.
+fn idle_shares(
+    open: &[DatacenterId],
+    had: Option<&BTreeMap<DatacenterId, u64>>,
+) -> Vec<(DatacenterId, Ratio)> {
+    let kept = |id: &DatacenterId| had.and_then(|had| had.get(id)).copied().unwrap_or(0);
+    let whole = open.iter().fold(0_u64, |sum, id| sum.saturating_add(kept(id)));
+    if whole == 0 {
+        return open.first().map(|&id| (id, Ratio::ONE)).into_iter().collect();
+    }
+    let shares = open.iter().map(|id| (*id, Ratio::of(kept(id), whole)));
+    shares.filter(|(_, share)| *share > Ratio::ZERO).collect()
 }

@@ -170,6 +170,31 @@ fn demand_that_doubles_stays_near() {
     }
 }
 
+/// A report that is missing, or says that nobody asks for anything, is no reason to throw all of a
+/// location's demand back at a datacenter that has just recovered.
+#[test]
+fn a_missing_report_does_not_bring_everything_back_at_once() {
+    let demand = |n| from(0, n, &[(A, 5), (B, 30)]);
+    for gap in [vec![], vec![demand(0.0)]] {
+        let mut spillover = Spillover::default();
+        let mut at_a = Vec::new();
+        for second in 100..=125 {
+            let seen = match second {
+                101..105 | 110..113 => gap.clone(),
+                _ => vec![demand(80.0)],
+            };
+            let near = if second == 100 { 0.0 } else { 100.0 };
+            let world = [dc(A, near), dc(B, 100.0)];
+            let plan = spillover.plan(&seen, &world, Timestamp::from_secs(second));
+            let shown = plan.first().filter(|_| seen != gap);
+            at_a.extend(shown.map(|a| a.share(A).billionths() / 10_000_000));
+        }
+        // As if reports had come all the time: 5 % a second, gaps included.
+        let seconds = [0, 5, 6, 7, 8, 9, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25];
+        assert_eq!(at_a, seconds.map(|s| (5 * s).min(100)), "{gap:?}");
+    }
+}
+
 #[test]
 fn picks_come_in_the_planned_shares() {
     let plan = assign(&[from(0, 200.0, &[(A, 5), (B, 30)])], &[dc(A, 100.0), dc(B, 60.0)]);
@@ -183,6 +208,72 @@ fn picks_come_in_the_planned_shares() {
         assert!(found.abs_diff(wanted) < 600, "{count:?}");
     }
     assert_eq!(PickTable::default().pick(&mut rng), None);
+}
+
+#[test]
+fn an_idle_location_has_a_datacenter_for_its_first_request() {
+    let mut rng = SeededRng::new(1);
+    let idle = || from(0, 0.0, &[(A, 5), (B, 30)]);
+    let busy = || from(1, 10.0, &[(A, 5)]);
+    for (name, demands, datacenters, wanted) in [
+        ("the nearest", vec![idle()], vec![dc(A, 100.0), dc(B, 100.0)], Some(A)),
+        ("the next nearest", vec![idle()], vec![dc(A, 0.0), dc(B, 100.0)], Some(B)),
+        ("filled by others", vec![idle(), busy()], vec![dc(A, 10.0), dc(B, 100.0)], Some(B)),
+        ("all are full", vec![idle(), busy()], vec![dc(A, 10.0)], None),
+        ("named twice", vec![idle(), idle()], vec![dc(A, 10.0)], Some(A)),
+        ("nothing in reach", vec![from(0, 0.0, &[])], vec![dc(A, 10.0)], None),
+    ] {
+        let at = demands.iter().rposition(|d| d.location == LocationId(0)).unwrap();
+        let plans = [
+            assign(&demands, &datacenters),
+            Spillover::default().plan(&demands, &datacenters, Timestamp::from_millis(1)),
+        ];
+        for plan in plans {
+            assert_eq!(plan[at].table().pick(&mut rng), wanted, "{name}");
+            assert_eq!((plan[at].placed.len(), plan[at].unplaced), (0, CostRate::ZERO));
+        }
+    }
+}
+
+/// A location whose demand was 0 in one report goes on as before, less what is full.
+#[test]
+fn an_idle_location_keeps_the_shares_it_had() {
+    let mut spillover = Spillover::default();
+    let demand = |n| from(0, n, &[(A, 5), (B, 30), (C, 80)]);
+    let full = [dc(A, 0.0), dc(B, 25.0), dc(C, 100.0)];
+    let plan = spillover.plan(&[demand(100.0)], &full, Timestamp::from_secs(100));
+    assert_eq!(plan[0].placed, [(B, cpus(25.0)), (C, cpus(75.0))]);
+    let all = [dc(A, 100.0), dc(B, 100.0), dc(C, 100.0)];
+    for (second, datacenters, wanted) in [
+        (101, &all[..], [0, 2_500, 7_500]),
+        (102, &[dc(A, 100.0), dc(B, 0.0), dc(C, 100.0)][..], [0, 0, 10_000]),
+        (103, &[dc(A, 100.0)][..], [10_000, 0, 0]),
+        (119, &all[..], [0, 2_500, 7_500]),
+        // By now everything could be back.
+        (120, &all[..], [10_000, 0, 0]),
+    ] {
+        let plan = spillover.plan(&[demand(0.0)], datacenters, Timestamp::from_secs(second));
+        let table = plan[0].table();
+        let mut rng = SeededRng::new(3);
+        let mut count = [0_u32; 3];
+        for _ in 0..10_000 {
+            count[table.pick(&mut rng).unwrap().0 as usize] += 1;
+        }
+        for (found, wanted) in count.into_iter().zip(wanted) {
+            assert!(found.abs_diff(wanted) < 200, "{count:?} at {second} s");
+        }
+    }
+}
+
+/// Locations that are never heard of again are forgotten once they could be back in full.
+#[test]
+fn locations_that_are_gone_are_forgotten() {
+    let mut spillover = Spillover::default();
+    for second in 0..1_000 {
+        let demand = from(second, 1.0, &[(A, 5)]);
+        spillover.plan(&[demand], &[dc(A, 100.0)], Timestamp::from_secs(second.into()));
+        assert!(spillover.last.len() <= 21, "{} after {second} s", spillover.last.len());
+    }
 }
 
 /// A world of a few locations and datacenters, with numbers of every size.

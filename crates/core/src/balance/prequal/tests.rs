@@ -182,6 +182,32 @@ fn errors_count_as_requests_in_flight() {
     assert_eq!(pick(&mut policy, later).0, 0);
 }
 
+/// Another task has the number, or the same one has been restarted: neither errors nor answers of
+/// the one before count for it.
+#[test]
+fn errors_and_answers_end_with_the_task_they_were_of() {
+    let slow_start = SlowStart::OFF;
+    let failed = || {
+        let mut policy = policy(3, PrequalConfig { slow_start, ..keeping() });
+        policy.on_probe(BackendId(0), 0, ms(1), Timestamp::ZERO);
+        for _ in 0..5 {
+            policy.on_complete(BackendId(0), Outcome::Failure, Timestamp::ZERO);
+        }
+        policy
+    };
+    let mut gone = failed();
+    gone.remove(BackendId(0));
+    gone.add(BackendId(0), Join::Warm, Timestamp::ZERO);
+    let mut restarted = failed();
+    restarted.add(BackendId(0), Join::Cold, Timestamp::ZERO);
+    for policy in [&mut gone, &mut restarted] {
+        assert_eq!(policy.pool_len(), 0);
+        policy.on_probe(BackendId(0), 1, ms(1), Timestamp::ZERO);
+        policy.on_probe(BackendId(1), 1, ms(2), Timestamp::ZERO);
+        assert_eq!(pick(policy, Timestamp::ZERO), (0, PickReason::LowestLatency));
+    }
+}
+
 #[test]
 fn a_cold_backend_is_not_rushed() {
     let mut policy = policy(1, keeping());
@@ -198,6 +224,74 @@ fn a_cold_backend_is_not_rushed() {
     assert_eq!(pick(&mut policy, later).0, 1);
 }
 
+/// Sends a request every `gap` for a hundred times, and does what is due in between; how many picks
+/// were by chance, and how many probes were sent in all.
+fn sporadic(policy: &mut Prequal, gap: Duration) -> (u32, usize) {
+    let mut rng = SeededRng::new(1);
+    let (mut chance, mut sent) = (0, 0);
+    let mut now = Timestamp::from_secs(1_000);
+    for _ in 0..100 {
+        now += gap;
+        while let Some(due) = policy.next_deadline().filter(|&due| due <= now) {
+            // Timers do not go off in the past.
+            let due = due.max(now - gap);
+            policy.on_deadline(due);
+            sent += probe(policy, due, &mut rng);
+        }
+        let pick = policy.pick(now, &mut rng).unwrap();
+        chance += u32::from(pick.reason == PickReason::TooFewProbes);
+        sent += probe(policy, now, &mut rng);
+    }
+    (chance, sent)
+}
+
+/// Answers whatever is asked after five milliseconds.
+fn probe(policy: &mut Prequal, now: Timestamp, rng: &mut SeededRng) -> usize {
+    let probes = policy.probes_wanted(rng);
+    for &id in probes.as_slice() {
+        policy.on_probe(id, 0, ms(1), now + ms(5));
+    }
+    probes.as_slice().len()
+}
+
+#[test]
+fn a_sporadic_client_has_something_to_choose_from() {
+    let good = PrequalConfig::default();
+    for (backends, config, gap, chance, probes) in [
+        // Three with each request, and three after each half second without one: at 0.5, 1 and
+        // 1.5 s (at 2 s, a request comes first). Once more at the start.
+        (10, good, ms(1_999), 0, 300 + 3 * 300 + 3),
+        (500, good, ms(1_999), 0, 300 + 3 * 300 + 3),
+        // Busy enough to need none.
+        (10, good, ms(499), 0, 300 + 3),
+        // A pool of less than two is none: at least two are asked when idle.
+        (10, PrequalConfig { probes_per_request: 0.0, ..good }, ms(1_999), 0, 2 * 301),
+        (10, PrequalConfig { idle_probes: false, ..good }, ms(1_999), 100, 300),
+        // One is no choice.
+        (1, good, ms(1_999), 100, 100),
+    ] {
+        let mut policy = policy(backends, config);
+        let (by_chance, sent) = sporadic(&mut policy, gap);
+        assert_eq!((by_chance, sent), (chance, probes), "{backends} {gap:?}: {config:?}");
+    }
+}
+
+#[test]
+fn idle_probes_follow_the_set() {
+    let mut policy = policy(2, PrequalConfig::default());
+    // Never asked: at once.
+    assert_eq!(policy.next_deadline(), Some(Timestamp::ZERO));
+    policy.on_deadline(Timestamp::from_secs(7));
+    assert_eq!(policy.next_deadline(), Some(Timestamp::from_millis(7_500)));
+    // Early calls change nothing.
+    policy.on_deadline(Timestamp::from_millis(7_400));
+    assert_eq!(policy.next_deadline(), Some(Timestamp::from_millis(7_500)));
+    pick(&mut policy, Timestamp::from_millis(7_450));
+    assert_eq!(policy.next_deadline(), Some(Timestamp::from_millis(7_950)));
+    policy.lame_duck(BackendId(0));
+    assert_eq!(policy.next_deadline(), None);
+}
+
 #[test]
 fn settings_that_make_no_sense_are_refused() {
     let good = PrequalConfig::default();
@@ -207,6 +301,7 @@ fn settings_that_make_no_sense_are_refused() {
         PrequalConfig { probes_per_request: 9.0, ..good },
         PrequalConfig { removals_per_request: -1.0, ..good },
         PrequalConfig { reuse_slack: f64::INFINITY, ..good },
+        PrequalConfig { probe_age_max: Duration::ZERO, ..good },
     ] {
         assert!(Prequal::new(bad).is_err(), "{bad:?}");
     }

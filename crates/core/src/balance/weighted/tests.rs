@@ -1,4 +1,5 @@
 use super::*;
+use crate::balance::WeightedLane;
 use crate::units::Ratio;
 use proptest::prelude::*;
 
@@ -118,6 +119,15 @@ fn nonsense_is_dropped_and_counted() {
 }
 
 #[test]
+fn a_new_order_for_every_pick_is_refused() {
+    for (micros, allowed) in [(0, false), (999, false), (1_000, true)] {
+        let update_period = Duration::from_micros(micros);
+        let config = WeightedConfig { update_period, ..WeightedConfig::default() };
+        assert_eq!(Weighted::new(config).is_ok(), allowed, "{micros} us");
+    }
+}
+
+#[test]
 fn a_cold_backend_gets_its_ramp_of_the_mean_and_then_of_its_weight() {
     let mut policy = reported(WeightedConfig::default(), &[Some(report(100.0, 0.0, 0.5)); 3]);
     policy.add(BackendId(2), Join::Cold, secs(10));
@@ -153,9 +163,134 @@ fn gone_at_once_at_the_gate_too() {
     assert_eq!(gate.pick(), None);
 }
 
+fn outcome(n: u8) -> Outcome {
+    [Outcome::Success, Outcome::Failure, Outcome::Ignored][n as usize % 3]
+}
+
+/// What four threads count, an owner would have counted.
+#[test]
+fn lanes_add_up_to_what_a_single_owner_sees() {
+    let reports = [Some(report(100.0, 0.0, 0.5)); 5];
+    let mut owner = reported(WeightedConfig::default(), &reports);
+    let mut policy = reported(WeightedConfig::default(), &reports);
+    let seen = |n: u32| (BackendId(n * 7 % 5), outcome((n % 11 % 3) as u8));
+    for n in 0..4_000 {
+        let (id, outcome) = seen(n);
+        owner.on_start(id);
+        owner.on_complete(id, outcome, secs(10));
+    }
+    let lanes = policy.lanes();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let lanes = &lanes;
+            scope.spawn(move || {
+                let mut lane = lanes.lane();
+                for n in 1_000 * thread..1_000 * (thread + 1) {
+                    assert!(lane.pick().is_none_or(|pick| pick.backend.0 < 5));
+                    let (id, outcome) = seen(n);
+                    lane.on_start(id);
+                    lane.on_complete(id, outcome);
+                }
+            });
+        }
+    });
+    assert_eq!(found(&mut policy, secs(10)), found(&mut owner, secs(10)));
+    assert!(policy.weights().iter().all(|&(_, weight)| weight < 190.0), "failures count");
+    // Each is taken in once.
+    assert_eq!(found(&mut policy, secs(11)), found(&mut owner, secs(11)));
+    assert_eq!(found(&mut policy, secs(20)), [200.0; 5]);
+}
+
+/// Until the deadline the controller knows nothing; then it knows all that is under way, wherever
+/// it began and ended.
+#[test]
+fn active_attempts_are_counted_across_lanes() {
+    let mut policy = reported(WeightedConfig::default(), &[None, None]);
+    let (id, lanes) = (BackendId(1), policy.lanes());
+    let (mut a, mut b) = (lanes.lane(), lanes.lane());
+    policy.on_start(id);
+    a.on_start(id);
+    a.on_start(id);
+    assert_eq!(policy.active(id), 1);
+    policy.on_deadline(secs(10));
+    assert_eq!(policy.active(id), 3);
+    assert_eq!(policy.active(BackendId(0)), 0);
+    b.on_complete(id, Outcome::Success);
+    b.on_complete(id, Outcome::Ignored);
+    // An end whose start is not seen yet is made up for when it is.
+    b.on_complete(id, Outcome::Success);
+    policy.on_deadline(secs(11));
+    assert_eq!(policy.active(id), 1);
+    a.on_start(id);
+    drop((a, b));
+    policy.on_deadline(secs(12));
+    assert_eq!(policy.active(id), 1);
+    policy.on_complete(id, Outcome::Success, secs(12));
+    assert_eq!(policy.active(id), 0);
+}
+
+#[test]
+fn what_lanes_counted_of_a_task_that_is_gone_goes_with_it() {
+    for restart in [false, true] {
+        let mut policy = reported(WeightedConfig::default(), &[None, None]);
+        policy.on_deadline(secs(10));
+        let mut lane = policy.lanes().lane();
+        let mut fail = || (0..100).for_each(|_| lane.on_complete(BackendId(0), Outcome::Failure));
+        fail();
+        if restart {
+            policy.add(BackendId(0), Join::Cold, secs(10));
+        } else {
+            policy.remove(BackendId(0), secs(10));
+            fail();
+            policy.add(BackendId(0), Join::Warm, secs(10));
+        }
+        let floor = SlowStart::default().floor.get();
+        let mut weights = found(&mut policy, secs(10));
+        weights.sort_by(f64::total_cmp);
+        assert_eq!(weights, if restart { [floor, 1.0] } else { [1.0, 1.0] });
+    }
+}
+
+#[test]
+fn numbers_beyond_what_lanes_can_count_are_refused() {
+    let config = WeightedConfig { backends_max: 3, ..WeightedConfig::default() };
+    let mut policy = Weighted::new(config).unwrap();
+    let added = [2, 3, u32::MAX].map(|id| policy.add(BackendId(id), Join::Warm, secs(1)));
+    assert_eq!(added, [true, false, false]);
+    let mut lane = policy.lanes().lane();
+    for id in [2, 3, u32::MAX] {
+        lane.on_start(BackendId(id));
+        lane.on_complete(BackendId(id), Outcome::Failure);
+        lane.on_start(BackendId(id));
+    }
+    policy.on_deadline(secs(1));
+    assert_eq!([2, 3, u32::MAX].map(|id| policy.active(BackendId(id))), [1, 0, 0]);
+}
+
+/// A backend says that it is a lame duck with every response.
+#[test]
+fn old_news_costs_nothing() {
+    let mut policy = reported(WeightedConfig::default(), &[Some(report(100.0, 0.0, 0.5)); 4]);
+    policy.on_deadline(secs(10));
+    policy.lame_duck(BackendId(1), secs(10));
+    policy.remove(BackendId(2), secs(10));
+    let published = policy.orders_published();
+    assert_eq!(published, 3);
+    for _ in 0..1_000 {
+        assert!(policy.lame_duck(BackendId(1), secs(10)));
+        assert!(!policy.lame_duck(BackendId(9), secs(10)));
+        assert!(!policy.remove(BackendId(2), secs(10)));
+    }
+    assert_eq!(policy.orders_published(), published);
+    assert!(policy.remove(BackendId(1), secs(10)));
+    assert_eq!(policy.orders_published(), published + 1);
+}
+
 /// Requests per second to each backend and what it then reports, second by second.
 struct Loop {
     policy: Weighted,
+    /// If set, requests go through it and not through the policy.
+    lane: Option<WeightedLane>,
     /// What each can do per second.
     speeds: Vec<f64>,
     fails: Vec<bool>,
@@ -170,7 +305,8 @@ impl Loop {
             policy.add(BackendId(id as u32), Join::Warm, Timestamp::ZERO);
         }
         let rps = (speeds.iter().sum::<f64>() * load) as usize;
-        Self { policy, speeds: speeds.to_vec(), fails: vec![false; speeds.len()], rps, now: 0 }
+        let (speeds, fails) = (speeds.to_vec(), vec![false; speeds.len()]);
+        Self { policy, lane: None, speeds, fails, rps, now: 0 }
     }
 
     /// One second; the utilizations in it. Failing costs a hundredth of serving.
@@ -178,12 +314,22 @@ impl Loop {
         let mut counts = vec![0.0; self.speeds.len()];
         for i in 0..self.rps {
             let now = secs(self.now) + Duration::from_secs(1) * i as u32 / self.rps as u32;
-            let id = self.policy.pick(now).unwrap().backend;
+            self.policy.on_deadline(now);
+            let picked = match &self.lane {
+                Some(lane) => lane.pick(),
+                None => self.policy.pick(now),
+            };
+            let id = picked.unwrap().backend;
             counts[id.index()] += 1.0;
-            self.policy.on_start(id);
             let failed = self.fails[id.index()];
             let outcome = if failed { Outcome::Failure } else { Outcome::Success };
-            self.policy.on_complete(id, outcome, now);
+            if let Some(lane) = &mut self.lane {
+                lane.on_start(id);
+                lane.on_complete(id, outcome);
+            } else {
+                self.policy.on_start(id);
+                self.policy.on_complete(id, outcome, now);
+            }
         }
         self.now += 1;
         for (i, &rps) in counts.iter().enumerate() {
@@ -224,11 +370,14 @@ fn utilizations_converge_where_speeds_differ() {
 /// client itself sees puts an end to that.
 #[test]
 fn a_task_that_fails_fast_is_no_sinkhole() {
-    for (outcome_memory, shares) in
-        [(Duration::ZERO, 0.2..1.0), (Duration::from_secs(5), 0.0..0.02)]
-    {
+    for (outcome_memory, lanes, shares) in [
+        (Duration::ZERO, false, 0.2..1.0),
+        (Duration::from_secs(5), false, 0.0..0.02),
+        (Duration::from_secs(5), true, 0.0..0.02),
+    ] {
         let config = WeightedConfig { outcome_memory, ..WeightedConfig::default() };
         let mut world = Loop::new(config, &[200.0; 10], 1.2);
+        world.lane = lanes.then(|| world.policy.lanes().lane());
         world.spread(15);
         world.fails[3] = true;
         world.spread(10);
