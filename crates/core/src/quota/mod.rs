@@ -30,6 +30,11 @@
 //! lease per thread: over any span `T` a customer uses at most `limit x (T + burst)` plus one
 //! lease per thread plus the last request that went into debt.
 //!
+//! **When limits change** under requests that are on their way, these are charged by the old limit
+//! or by the new. A charge by the old one may still deepen a bucket that has just lost its limit,
+//! so such a bucket is never in anyone's way, however deep. Buckets change by read-modify-write
+//! only: no charge is lost between two threads, and nothing opens a bucket that is closed for good.
+//!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
 //! when the gate is made, and so is its memory: 64 bytes a customer, and 72 more per thread.
 
@@ -44,8 +49,8 @@ use crate::counters::{Counters, LINE, Writer};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::fleet::Limits;
-use crate::sync::{AtomicU8, AtomicU64, Ordering};
-use crate::units::{Cost, Timestamp, nanos};
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, lock};
+use crate::units::{Cost, CostRate, Timestamp, nanos};
 use bucket::Pace;
 use core::time::Duration;
 use std::sync::Arc;
@@ -57,6 +62,10 @@ const TOTAL: usize = LEVELS - 1;
 /// CPU, some requests' worth, and thirty threads together hold less than the quarter of a burst
 /// that separates two criticalities.
 pub const LEASES: u64 = 128;
+
+/// The moment at which the bucket of a blocked customer will be full. No other bucket gets there:
+/// it would be taken for blocked, and never move again.
+const NEVER: u64 = u64::MAX;
 
 /// The sizes of a [`QuotaGate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +104,8 @@ pub struct QuotaGate {
     depth_max: u64,
     /// How deep each criticality may find a bucket.
     open_below: [u64; LEVELS],
+    /// Held by whoever sets limits, so that those of two publishers are not mixed.
+    publishing: Mutex<()>,
 }
 
 /// One customer's buckets, a cache line.
@@ -102,7 +113,8 @@ pub struct QuotaGate {
 #[repr(align(64))]
 struct Buckets {
     full_at: [AtomicU64; LEVELS],
-    /// [`Pace`] of each level that has a limit of its own.
+    /// [`Pace`] of each level that has a limit of its own. None for a blocked one: what does not
+    /// open does not count, so a charge that is late cannot be taken for one after the block.
     pace: [AtomicU64; LEVELS],
 }
 
@@ -116,6 +128,13 @@ impl Buckets {
     fn pace(&self, level: usize) -> Pace {
         Pace::from_bits(self.pace[level].load(Ordering::Relaxed))
     }
+
+    /// How deep the bucket is, if it has a limit.
+    fn depth_if_limited(&self, level: usize, now: Timestamp) -> Option<u64> {
+        let full_at = self.full_at[level].load(Ordering::Relaxed);
+        let limited = full_at == NEVER || self.pace(level) != Pace::NONE;
+        limited.then(|| full_at.saturating_sub(now.as_nanos()))
+    }
 }
 
 impl QuotaGate {
@@ -125,7 +144,7 @@ impl QuotaGate {
         let burst = nanos(config.burst).max(LEASES);
         let buckets = || Buckets {
             full_at: core::array::from_fn(|_| AtomicU64::new(0)),
-            pace: core::array::from_fn(|_| AtomicU64::new(Pace::UNLIMITED.bits())),
+            pace: core::array::from_fn(|_| AtomicU64::new(Pace::NONE.bits())),
         };
         Arc::new(Self {
             customers: (0..customers_max).map(|_| buckets()).collect(),
@@ -136,6 +155,7 @@ impl QuotaGate {
             open_below: core::array::from_fn(|level| {
                 (burst / LEVELS as u64).saturating_mul(level as u64 + 1)
             }),
+            publishing: Mutex::new(()),
         })
     }
 
@@ -145,27 +165,25 @@ impl QuotaGate {
     }
 
     /// What `customer` may use from now on. Buckets keep their depth; one whose customer was
-    /// blocked starts empty.
+    /// blocked starts empty. Takes a lock; off the request path.
     pub fn set_limits(&self, customer: CustomerId, limits: Limits, now: Timestamp) {
+        let _publishing = lock(&self.publishing);
         let buckets = self.buckets(customer);
         let limits = limits.as_array();
         for level in 0..LEVELS {
             let limit = limits[level];
             let bound_by_above = limits.get(level + 1).is_some_and(|&above| above == limit);
-            let pace = if bound_by_above { Pace::UNLIMITED } else { Pace::of(limit) };
-            if level < TOTAL && pace != Pace::UNLIMITED {
+            let blocked = !bound_by_above && limit == CostRate::ZERO;
+            let pace = if bound_by_above || blocked { Pace::NONE } else { Pace::of(limit) };
+            if level < TOTAL && (blocked || pace != Pace::NONE) {
                 self.by_level.store(1, Ordering::Relaxed);
             }
-            let blocked = !bound_by_above && limit.as_nanos_per_sec() == 0;
             buckets.pace[level].store(pace.bits(), Ordering::Relaxed);
-            if blocked {
-                buckets.full_at[level].store(u64::MAX, Ordering::Relaxed);
-            } else if pace == Pace::UNLIMITED {
-                buckets.full_at[level].store(0, Ordering::Relaxed);
-            } else if buckets.full_at[level].load(Ordering::Relaxed) == u64::MAX {
-                let empty = now.as_nanos().saturating_add(self.burst);
-                buckets.full_at[level].store(empty, Ordering::Relaxed);
-            }
+            let empty = now.as_nanos().saturating_add(self.burst).min(NEVER - 1);
+            let full_at = &buckets.full_at[level];
+            let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
+                if blocked { Some(NEVER) } else { (at == NEVER).then_some(empty) }
+            });
         }
     }
 
@@ -184,6 +202,21 @@ impl QuotaGate {
             let own = criticality.index()..TOTAL;
             depth = own.fold(depth, |deepest, level| deepest.max(buckets.depth(level, now)));
         }
+        let open_below = self.open_below[criticality.index()];
+        if depth < open_below { Ok(()) } else { self.check_limited(buckets, criticality, now) }
+    }
+
+    /// The same, when some bucket is too deep: that counts only if it has a limit.
+    #[cold]
+    fn check_limited(
+        &self,
+        buckets: &Buckets,
+        criticality: Criticality,
+        now: Timestamp,
+    ) -> Result<(), Duration> {
+        let lowest = if self.by_level() { criticality.index() } else { TOTAL };
+        let depths = (lowest..LEVELS).filter_map(|level| buckets.depth_if_limited(level, now));
+        let depth = depths.max().unwrap_or(0);
         let open_below = self.open_below[criticality.index()];
         if depth < open_below { Ok(()) } else { Err(Duration::from_nanos(depth - open_below + 1)) }
     }
@@ -212,17 +245,16 @@ impl QuotaGate {
     /// Makes the bucket deeper by `time`, but no deeper than the most debt there may be.
     fn deepen(&self, full_at: &AtomicU64, time: u64, now: Timestamp) {
         let now = now.as_nanos();
-        let deepest = now.saturating_add(self.depth_max);
+        let deepest = now.saturating_add(self.depth_max).min(NEVER - 1);
         let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            // `u64::MAX` is a blocked customer, and stays.
-            (at != u64::MAX).then(|| at.max(now).saturating_add(time).min(deepest.max(at)))
+            (at != NEVER).then(|| at.max(now).saturating_add(time).min(deepest.max(at)))
         });
     }
 
     /// Gives `time` back.
     fn lift(full_at: &AtomicU64, time: u64) {
         let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            (at != u64::MAX).then(|| at.saturating_sub(time))
+            (at != NEVER).then(|| at.saturating_sub(time))
         });
     }
 }
@@ -324,7 +356,7 @@ impl QuotaLane {
         let buckets = &self.gate.customers[customer];
         for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
-            if pace != Pace::UNLIMITED {
+            if pace != Pace::NONE {
                 self.gate.deepen(&buckets.full_at[level], pace.time_for(cost), now);
             }
         }
@@ -356,7 +388,7 @@ impl QuotaLane {
         let buckets = &self.gate.customers[customer];
         for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
-            if pace != Pace::UNLIMITED {
+            if pace != Pace::NONE {
                 QuotaGate::lift(&buckets.full_at[level], pace.time_for(cost));
             }
         }

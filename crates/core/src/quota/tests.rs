@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::customer::Customers;
-use crate::units::CostRate;
 use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
 use proptest::prelude::*;
 
@@ -178,6 +177,40 @@ fn blocked_and_unblocked() {
     assert!(gate.check(A, CriticalPlus, late + Duration::from_millis(1)).is_ok());
     gate.set_limits(A, Limits::UNLIMITED, late);
     assert!(gate.check(A, Sheddable, late).is_ok());
+}
+
+#[test]
+fn a_bucket_without_a_limit_is_open_however_deep() {
+    let gate = gate();
+    let own = Limits::from_entries([Some(cpus(0.5)), None, None, Some(cpus(1.0))]).unwrap();
+    gate.set_limits(A, own, Timestamp::ZERO);
+    let mut lane = gate.lane();
+    lane.charge(A, Sheddable, Cost::from_millis(20_000), Timestamp::ZERO);
+    let open_at = |level, secs| gate.check(A, level, Timestamp::from_secs(secs)).is_ok();
+    // 20 s of depth in all, 40 s in its own bucket.
+    assert!(!open_at(CriticalPlus, 18) && open_at(CriticalPlus, 20));
+    assert!(!open_at(Sheddable, 39) && open_at(Sheddable, 41));
+    gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    assert!(!open_at(Sheddable, 19) && open_at(Sheddable, 21));
+    gate.set_limits(A, Limits::UNLIMITED, Timestamp::ZERO);
+    assert!(Criticality::ALL.into_iter().all(|level| open_at(level, 0)));
+    // Limits that come and go do not pay anyone's debts.
+    gate.set_limits(A, own, Timestamp::ZERO);
+    assert!(!open_at(CriticalPlus, 18) && open_at(CriticalPlus, 20));
+    assert!(!open_at(Sheddable, 39) && open_at(Sheddable, 41));
+}
+
+#[test]
+fn no_debt_is_taken_for_a_block() {
+    let debt_max = Duration::MAX;
+    let gate = QuotaGate::new(QuotaConfig { customers_max: 1, debt_max, ..QuotaConfig::default() });
+    let (now, nobody) = (Timestamp::from_secs(1), CustomerId::DEFAULT);
+    gate.set_limits(nobody, Limits::total(cpus(1.0)), now);
+    let mut lane = gate.lane();
+    lane.charge(nobody, Critical, Cost::MAX, now);
+    assert!(gate.check(nobody, CriticalPlus, now).is_err());
+    lane.settle(nobody, Critical, Cost::MAX, Cost::ZERO, now);
+    assert_eq!(gate.check(nobody, Sheddable, now), Ok(()));
 }
 
 #[test]
