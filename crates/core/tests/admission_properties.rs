@@ -54,6 +54,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => any::<u64>(),
         2 => Just(u64::MAX),
     ];
+    let rates = prop_oneof![
+        rate.clone().prop_map(|rate| [rate; 4]),
+        [rate.clone(), rate.clone(), rate.clone(), rate],
+    ];
     prop_oneof![
         12 => (0..LANES, 0..5_u32, 0..4_usize, cost(), prop_oneof![1 => Just(0), 9 => 1..9_u64])
             .prop_map(|(lane, customer, level, cost, patience)| {
@@ -65,7 +69,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(utilization, instant)| Operation::Tick { utilization, instant }),
         4 => prop_oneof![8 => 0..100_u64, 1 => 0..100_000_u64]
             .prop_map(|millis| Operation::Pass { millis }),
-        2 => (0..5_u32, [rate.clone(), rate.clone(), rate.clone(), rate])
+        2 => (0..5_u32, rates)
             .prop_map(|(customer, rates)| Operation::Limit { customer, rates }),
         1 => (0..LANES).prop_map(|lane| Operation::Restart { lane }),
         1 => prop_oneof![Just(true), Just(false), Just(false)].prop_map(Operation::LameDuck),
