@@ -198,7 +198,9 @@ impl CostLane {
         for key in [key(customer.0, method.0), key(ANY, method.0), EVERYTHING] {
             if let Some(slot) = self.table.claim(key) {
                 let entry = Entry::unpack(slot.entry.load(Ordering::Relaxed));
-                if entry.samples < SAMPLES || self.turn == 0 {
+                // The first since a sweep always counts, or the next sweep would take the key for
+                // unused.
+                if entry.samples < SAMPLES || !entry.used || self.turn == 0 {
                     let entry = if entry.samples == 0 { self.first(prior) } else { entry };
                     slot.entry.store(entry.blend(cost.as_nanos()).pack(), Ordering::Relaxed);
                 }
@@ -315,6 +317,22 @@ mod tests {
         table.sweep();
         lane.record(CustomerId(999), GET, Cost::from_millis(3));
         assert!(table.find(key(999, 0)).is_some());
+    }
+
+    #[test]
+    fn one_request_between_sweeps_keeps_a_key() {
+        let table = CostTable::new(4, GUESS);
+        for _ in 0..100 {
+            table.lane().record(A, GET, Cost::from_millis(4));
+        }
+        for _ in 0..10 {
+            table.sweep();
+            table.lane().record(A, GET, Cost::from_millis(4));
+        }
+        assert!((millis(table.estimate(A, GET)) - 4.0).abs() < 0.1);
+        table.sweep();
+        table.sweep();
+        assert_eq!(table.estimate(A, GET), GUESS);
     }
 
     proptest! {

@@ -72,8 +72,11 @@ const CAPACITY_TIMES: f64 = 4.0;
 const CAPACITY_TAU_MAX: Duration = Duration::from_secs(10);
 /// The base time is what requests take lately in calm, by an average over this long.
 const BASE_TAU: Duration = Duration::from_secs(10);
-/// By how much the amount grows in a horizon while nothing waits and something is refused.
+/// By how much the amount grows while nothing waits and something is refused, in the time that it
+/// takes to see what was let in: a horizon, or what a request takes…
 const GROWTH: f64 = 0.5;
+/// …but no longer than this, in seconds: a hundredfold in two seconds.
+const GROWTH_TIME_MAX: f64 = 0.2;
 /// Work counts as waiting from this share of the lowest threshold on.
 const BUSY_FROM: f64 = 0.5;
 /// Estimates that are further off than this are no estimates.
@@ -375,7 +378,8 @@ impl Shedder {
             return capacity;
         }
         let horizon = self.config.horizon.as_secs_f64();
-        let growth = 1.0 + GROWTH * elapsed.as_secs_f64() / horizon.max(self.flight.base());
+        let unseen = self.flight.base().clamp(horizon, GROWTH_TIME_MAX.max(horizon));
+        let growth = 1.0 + GROWTH * elapsed.as_secs_f64() / unseen;
         self.boost = if busy { 1.0 } else { (self.boost * growth).min(1.0 / f64::EPSILON) };
         let missing = self.flight.missing(facts, set_point);
         let correction = missing / (capacity * horizon);

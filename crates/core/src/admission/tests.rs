@@ -49,7 +49,8 @@ fn hold(
             offered: offered.map(cost),
             completed: cost(done),
             worked: cost(done),
-            inflight: Cost::from_millis(40),
+            // Every request takes 40 ms.
+            inflight: CostRate::from_cpus(done).unwrap().over(4 * TICK),
             dark: false,
         };
         plan = Some(shedder.tick(&facts, *now));

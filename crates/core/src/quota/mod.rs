@@ -33,6 +33,11 @@
 //! thread, and surprises that were forgiven. Buckets of limits by criticality have no leases: they
 //! cost a compare-and-swap for each request that counts towards them.
 //!
+//! **When limits change** under requests that are on their way, these are charged by the old limit
+//! or by the new. A charge by the old one may still deepen a bucket that has just lost its limit,
+//! so such a bucket is never in anyone's way, however deep. Buckets change by read-modify-write
+//! only: no charge is lost between two threads, and nothing opens a bucket that is closed for good.
+//!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
 //! when the gate is made, and so is its memory: 64 bytes a customer, and 80 more per thread.
 
@@ -47,8 +52,8 @@ use crate::counters::{Counters, LINE, Writer};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::fleet::Limits;
-use crate::sync::{AtomicU8, AtomicU64, Ordering};
-use crate::units::{Cost, Timestamp, nanos};
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, lock};
+use crate::units::{Cost, CostRate, Timestamp, nanos};
 use bucket::Pace;
 use core::time::Duration;
 use std::sync::Arc;
@@ -56,8 +61,9 @@ use std::sync::Arc;
 const LEVELS: usize = Criticality::COUNT;
 /// The bucket that everything a customer does counts towards.
 const TOTAL: usize = LEVELS - 1;
-/// Stands in the place of a time at which a bucket is full: never.
-const BLOCKED: u64 = u64::MAX;
+/// The moment at which the bucket of a blocked customer will be full. No other bucket gets there:
+/// it would be taken for blocked, and never move again.
+const NEVER: u64 = u64::MAX;
 /// All leases together are a burst over this: half of what separates two criticalities, so that
 /// leases alone never close a level.
 pub const LEASED: u64 = 8;
@@ -106,6 +112,8 @@ pub struct QuotaGate {
     depth_max: u64,
     /// How deep each criticality may find a bucket.
     open_below: [u64; LEVELS],
+    /// Held by whoever sets limits, so that those of two publishers are not mixed.
+    publishing: Mutex<()>,
 }
 
 /// One customer's buckets, a cache line.
@@ -113,7 +121,8 @@ pub struct QuotaGate {
 #[repr(align(64))]
 struct Buckets {
     full_at: [AtomicU64; LEVELS],
-    /// [`Pace`] of each level that has a limit of its own.
+    /// [`Pace`] of each level that has a limit of its own. None for a blocked one: what does not
+    /// open does not count, so a charge that is late cannot be taken for one after the block.
     pace: [AtomicU64; LEVELS],
 }
 
@@ -127,6 +136,13 @@ impl Buckets {
     fn pace(&self, level: usize) -> Pace {
         Pace::from_bits(self.pace[level].load(Ordering::Relaxed))
     }
+
+    /// How deep the bucket is, if it has a limit.
+    fn depth_if_limited(&self, level: usize, now: Timestamp) -> Option<u64> {
+        let full_at = self.full_at[level].load(Ordering::Relaxed);
+        let limited = full_at == NEVER || self.pace(level) != Pace::NONE;
+        limited.then(|| full_at.saturating_sub(now.as_nanos()))
+    }
 }
 
 impl QuotaGate {
@@ -136,7 +152,7 @@ impl QuotaGate {
         let burst = nanos(config.burst).max(LEASED * LANES_MIN);
         let buckets = || Buckets {
             full_at: core::array::from_fn(|_| AtomicU64::new(0)),
-            pace: core::array::from_fn(|_| AtomicU64::new(Pace::UNLIMITED.bits())),
+            pace: core::array::from_fn(|_| AtomicU64::new(Pace::NONE.bits())),
         };
         Arc::new(Self {
             customers: (0..customers_max).map(|_| buckets()).collect(),
@@ -148,6 +164,7 @@ impl QuotaGate {
             open_below: core::array::from_fn(|level| {
                 (burst / LEVELS as u64).saturating_mul(level as u64 + 1)
             }),
+            publishing: Mutex::new(()),
         })
     }
 
@@ -158,29 +175,32 @@ impl QuotaGate {
 
     /// What `customer` may use from now on. A bucket is never deeper for it: under a higher limit
     /// what was used takes less time to make up for, under a lower one it takes no more. One whose
-    /// customer was blocked starts empty.
+    /// customer was blocked starts empty, one that had no limit starts full. Takes a lock; off the
+    /// request path.
     pub fn set_limits(&self, customer: CustomerId, limits: Limits, now: Timestamp) {
+        let _publishing = lock(&self.publishing);
         let buckets = self.buckets(customer);
         let limits = limits.as_array();
+        let now = now.as_nanos();
         for level in 0..LEVELS {
             let limit = limits[level];
             let bound_by_above = limits.get(level + 1).is_some_and(|&above| above == limit);
-            let pace = if bound_by_above { Pace::UNLIMITED } else { Pace::of(limit) };
-            if level < TOTAL && pace != Pace::UNLIMITED {
+            let blocked = !bound_by_above && limit == CostRate::ZERO;
+            let pace = if bound_by_above || blocked { Pace::NONE } else { Pace::of(limit) };
+            if level < TOTAL && (blocked || pace != Pace::NONE) {
                 self.by_level.store(1, Ordering::Relaxed);
             }
             let before = Pace::from_bits(buckets.pace[level].swap(pace.bits(), Ordering::Relaxed));
-            let blocked = pace != Pace::UNLIMITED && limit.as_nanos_per_sec() == 0;
-            let _ =
-                buckets.full_at[level].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-                    let now = now.as_nanos();
-                    Some(match at {
-                        _ if blocked => BLOCKED,
-                        _ if pace == Pace::UNLIMITED => 0,
-                        BLOCKED => now.saturating_add(self.burst),
-                        at => now.saturating_add(pace.rescale(at.saturating_sub(now), before)),
-                    })
-                });
+            let full_at = &buckets.full_at[level];
+            let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
+                let depth = match at {
+                    _ if blocked => return Some(NEVER),
+                    NEVER => self.burst,
+                    _ if before == Pace::NONE => 0,
+                    at => pace.rescale(at.saturating_sub(now), before),
+                };
+                Some(now.saturating_add(depth).min(NEVER - 1))
+            });
         }
     }
 
@@ -200,6 +220,21 @@ impl QuotaGate {
             let own = criticality.index()..TOTAL;
             depth = own.fold(depth, |deepest, level| deepest.max(depth_of(level)));
         }
+        let open_below = self.open_below[criticality.index()];
+        if depth < open_below { Ok(()) } else { self.check_limited(buckets, criticality, now) }
+    }
+
+    /// The same, when some bucket is too deep: that counts only if it has a limit.
+    #[cold]
+    fn check_limited(
+        &self,
+        buckets: &Buckets,
+        criticality: Criticality,
+        now: Timestamp,
+    ) -> Result<(), Duration> {
+        let lowest = if self.by_level() { criticality.index() } else { TOTAL };
+        let depths = (lowest..LEVELS).filter_map(|level| buckets.depth_if_limited(level, now));
+        let depth = depths.max().unwrap_or(0);
         let open_below = self.open_below[criticality.index()];
         if depth < open_below { Ok(()) } else { Err(Duration::from_nanos(depth - open_below + 1)) }
     }
@@ -245,15 +280,15 @@ impl QuotaGate {
         let now = now.as_nanos();
         let deepest = now.saturating_add(depth_max);
         let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            let deeper = at.max(now).saturating_add(time).min(deepest).min(BLOCKED - 1);
-            (at != BLOCKED).then(|| deeper.max(at))
+            let deeper = at.max(now).saturating_add(time).min(deepest).min(NEVER - 1);
+            (at != NEVER).then(|| deeper.max(at))
         });
     }
 
     /// Gives `time` back.
     fn lift(full_at: &AtomicU64, time: u64) {
         let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            (at != BLOCKED).then(|| at.saturating_sub(time))
+            (at != NEVER).then(|| at.saturating_sub(time))
         });
     }
 }
@@ -378,7 +413,7 @@ impl QuotaLane {
         let lease = &mut self.leases[customer];
         if lease.tag() == pace.tag() && lease.left >= cost.as_nanos() {
             lease.left -= cost.as_nanos();
-        } else if pace != Pace::UNLIMITED {
+        } else if pace != Pace::NONE {
             self.take_lease(customer, pace, cost.as_nanos(), depth_max, now);
         }
         if self.gate.by_level() {
@@ -419,7 +454,7 @@ impl QuotaLane {
         let buckets = &self.gate.customers[customer];
         for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
-            if pace != Pace::UNLIMITED {
+            if pace != Pace::NONE {
                 let time = pace.time_for(cost.as_nanos());
                 QuotaGate::deepen(&buckets.full_at[level], time, depth_max, now);
             }
@@ -430,7 +465,7 @@ impl QuotaLane {
     fn give_back(&mut self, customer: usize, criticality: Criticality, cost: Cost) {
         let pace = self.gate.customers[customer].pace(TOTAL);
         let lease = &mut self.leases[customer];
-        if pace != Pace::UNLIMITED {
+        if pace != Pace::NONE {
             if lease.tag() == pace.tag() {
                 lease.left = lease.left.saturating_add(cost.as_nanos());
             } else {
@@ -461,7 +496,7 @@ impl QuotaLane {
         let buckets = &self.gate.customers[customer];
         for level in criticality.index()..TOTAL {
             let pace = buckets.pace(level);
-            if pace != Pace::UNLIMITED {
+            if pace != Pace::NONE {
                 let time = pace.time_for(cost.as_nanos()).saturating_sub(1);
                 QuotaGate::lift(&buckets.full_at[level], time);
             }

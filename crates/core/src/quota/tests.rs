@@ -305,6 +305,36 @@ fn a_report_after_no_time_waits_for_some() {
 }
 
 #[test]
+fn a_bucket_without_a_limit_is_open_however_deep() {
+    let gate = gate();
+    let own = Limits::from_entries([Some(cpus(0.5)), None, None, Some(cpus(1.0))]).unwrap();
+    gate.set_limits(A, own, Timestamp::ZERO);
+    let mut lane = gate.lane();
+    let _ = lane.charge(A, Sheddable, Cost::from_millis(20_000), Timestamp::ZERO);
+    let open_at = |level, secs| gate.check(A, level, Timestamp::from_secs(secs)).is_ok();
+    // 20 s of depth in all, 40 s in its own bucket.
+    assert!(!open_at(CriticalPlus, 18) && open_at(CriticalPlus, 20));
+    assert!(!open_at(Sheddable, 39) && open_at(Sheddable, 41));
+    gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);
+    assert!(!open_at(Sheddable, 19) && open_at(Sheddable, 21));
+    gate.set_limits(A, Limits::UNLIMITED, Timestamp::ZERO);
+    assert!(Criticality::ALL.into_iter().all(|level| open_at(level, 0)));
+}
+
+#[test]
+fn no_debt_is_taken_for_a_block() {
+    let debt_max = Duration::MAX;
+    let gate = QuotaGate::new(QuotaConfig { customers_max: 1, debt_max, ..QuotaConfig::default() });
+    let (now, nobody) = (Timestamp::from_secs(1), CustomerId::DEFAULT);
+    gate.set_limits(nobody, Limits::total(cpus(1.0)), now);
+    let mut lane = gate.lane();
+    let charge = lane.charge(nobody, Critical, Cost::MAX, now);
+    assert!(gate.check(nobody, CriticalPlus, now).is_err());
+    lane.settle(nobody, Critical, charge, Cost::ZERO, now);
+    assert_eq!(gate.check(nobody, Sheddable, now), Ok(()));
+}
+
+#[test]
 fn strangers_share_the_default() {
     let gate = gate();
     gate.set_limits(CustomerId::DEFAULT, Limits::total(cpus(0.001)), Timestamp::ZERO);

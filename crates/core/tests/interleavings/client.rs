@@ -1,17 +1,8 @@
-//! Every interleaving of the gates' threads, and every value that the memory model lets them see.
-//!
-//! ```text
-//! cargo test -p tidegate-core --features loom --test interleavings --release
-//! ```
-//!
-//! Models are small, two or three threads of one to three steps, since the number of interleavings
-//! explodes with the number of steps.
-#![cfg(feature = "loom")]
+//! The client's side: the retry budget and the throttle.
 
+use crate::{explore, join};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_core::counters::Counters;
-use tidegate_core::levels::{LevelGate, Levels};
 use tidegate_core::retry::{BudgetConfig, BudgetController, BudgetGate, BudgetLane};
 use tidegate_core::rng::SeededRng;
 use tidegate_core::throttle::{Outcome, ThrottleConfig, ThrottleController};
@@ -19,69 +10,6 @@ use tidegate_core::{Criticality, Ratio, Timestamp};
 
 /// A whole retry in the budget's billionths.
 const RETRY: u64 = 1_000_000_000;
-
-/// Runs `body` under every interleaving with at most three preemptions, unless the environment
-/// (`LOOM_MAX_PREEMPTIONS`) says otherwise. A race that is lost takes one or two.
-fn explore(body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(body);
-}
-
-fn join<T>(thread: loom::thread::JoinHandle<T>) -> T {
-    thread.join().expect("the thread panicked")
-}
-
-#[test]
-fn counters_lose_nothing_and_count_nothing_twice() {
-    explore(|| {
-        let counters = Counters::new(1);
-        let writers = [1, 10].map(|amount| {
-            let counters = Arc::clone(&counters);
-            loom::thread::spawn(move || {
-                let mut writer = counters.writer();
-                writer.add(0, amount);
-                writer.add(0, amount);
-            })
-        });
-        // While writers come, count and go, a total is a sum of whole adds, and never goes back.
-        let first = counters.totals()[0];
-        let second = counters.totals()[0];
-        for total in [first, second] {
-            assert!(total % 10 <= 2 && total / 10 <= 2, "{total}");
-        }
-        assert!(first <= second, "{first} {second}");
-        for writer in writers {
-            join(writer);
-        }
-        assert_eq!(counters.totals(), [22]);
-    });
-}
-
-#[test]
-fn levels_are_seen_whole_and_in_order() {
-    explore(|| {
-        let words = [
-            Levels::OPEN,
-            Levels::from_shares([0.0, 0.25, 0.5, 0.75]),
-            Levels::from_shares([0.75, 0.5, 0.25, 0.0]),
-        ];
-        let gate = Arc::new(LevelGate::new());
-        let publisher = {
-            let gate = Arc::clone(&gate);
-            loom::thread::spawn(move || {
-                gate.publish(words[1]);
-                gate.publish(words[2]);
-            })
-        };
-        let age = |levels| words.iter().position(|&word| word == levels).expect("a torn word");
-        let first = age(gate.levels());
-        let second = age(gate.levels());
-        assert!(first <= second);
-        join(publisher);
-        assert_eq!(gate.levels(), words[2]);
-    });
-}
 
 /// A budget in which every request pays for a retry, with `requests` already made.
 fn budget(requests: u64, now: Timestamp) -> (BudgetController, BudgetLane) {

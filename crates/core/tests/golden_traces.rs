@@ -1,0 +1,340 @@
+//! Small runs, tick by tick, as text. A change of any decision shows here as a changed line; run
+//! with `UPDATE_GOLDEN=1` to accept it, and read the difference before it is committed.
+#![cfg(not(feature = "loom"))]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::time::Duration;
+use tidegate_core::attempts::{AttemptHistogram, AttemptsConfig};
+use tidegate_core::balance::{BackendId, Join, LoadReport, Weighted, WeightedConfig};
+use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release, pace};
+use tidegate_core::decision::Advice;
+use tidegate_core::fleet::{FailStatic, Fleet, FleetConfig, Limits, Usage};
+use tidegate_core::quota::{Charge, QuotaConfig, QuotaGate};
+use tidegate_core::retry::{BudgetConfig, RetryBudget};
+use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_core::throttle::{Outcome, Throttle, ThrottleConfig};
+use tidegate_core::{Cost, CostRate, Criticality, CustomerId, Timestamp};
+
+/// Compares what `run` writes with the file of that name.
+fn golden(name: &str, seed: u64, run: impl Fn(&mut SeededRng, &mut String)) {
+    let trace = || {
+        let mut text = format!("seed {seed}\n");
+        run(&mut SeededRng::new(seed), &mut text);
+        text
+    };
+    let found = trace();
+    assert_eq!(found, trace(), "the same seed, another run");
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    for (number, (found, expected)) in (1..).zip(found.lines().zip(expected.lines())) {
+        assert_eq!(found, expected, "line {number} of {path}");
+    }
+    assert_eq!(found.lines().count(), expected.lines().count(), "{path}");
+}
+
+fn cpus(cpus: f64) -> CostRate {
+    CostRate::from_cpus(cpus).unwrap()
+}
+
+/// Fifty requests a second to a backend that takes all, then ten of them, then all again.
+#[test]
+fn throttle() {
+    golden("throttle", 1, |rng, text| {
+        writeln!(text, "second sent accepted throttled probability").unwrap();
+        let mut throttle = Throttle::new(ThrottleConfig::default());
+        let level = Criticality::Critical;
+        let (mut sent, mut accepted, mut throttled) = (0, 0, 0);
+        for second in 0..260_u64 {
+            let room = if (30..230).contains(&second) { 10 } else { 50 };
+            let mut taken = 0;
+            for i in 0..50 {
+                let now = Timestamp::from_millis(second * 1_000 + i * 20);
+                if throttle.decide(level, now, rng).is_err() {
+                    throttled += 1;
+                    continue;
+                }
+                sent += 1;
+                let outcome = if taken < room { Outcome::Accepted } else { Outcome::Refused };
+                taken += u64::from(outcome == Outcome::Accepted);
+                throttle.on_response(level, outcome, now);
+            }
+            accepted += taken;
+            if second % 5 == 4 {
+                let now = Timestamp::from_secs(second + 1);
+                let probability = throttle.probability(level, now);
+                let second = second + 1;
+                writeln!(text, "{second} {sent} {accepted} {throttled} {probability:.3}").unwrap();
+                (sent, accepted, throttled) = (0, 0, 0);
+            }
+        }
+    });
+}
+
+/// Twenty requests a second of which some fail, then all, then none.
+#[test]
+fn retry_budget() {
+    golden("retry_budget", 2, |rng, text| {
+        writeln!(text, "second requests failed retried left").unwrap();
+        let mut budget = RetryBudget::new(BudgetConfig::default());
+        for second in 0..60_u64 {
+            let (requests, percent) = match second {
+                0..20 => (20, 5),
+                20..35 => (20, 100),
+                35..45 => (0, 0),
+                _ => (20, 30),
+            };
+            let (mut failed, mut retried) = (0, 0);
+            for i in 0..requests {
+                let now = Timestamp::from_millis(second * 1_000 + i * 50);
+                budget.deposit(now);
+                if rng.below(100) < percent {
+                    failed += 1;
+                    retried += u32::from(budget.withdraw(now));
+                }
+            }
+            let left = budget.available(Timestamp::from_secs(second + 1));
+            writeln!(text, "{} {requests} {failed} {retried} {left}", second + 1).unwrap();
+        }
+    });
+}
+
+/// A share of the fleet fills up and recovers; a hundred first attempts a second.
+#[test]
+fn attempts() {
+    golden("attempts", 3, |rng, text| {
+        writeln!(text, "second full first second third estimate advice").unwrap();
+        let mut attempts = AttemptHistogram::new(AttemptsConfig::default());
+        for second in 0..80_u64 {
+            let full = match second {
+                0..15 => 2,
+                15..30 => 12,
+                30..45 => 60,
+                45..60 => 7,
+                _ => 1,
+            };
+            let mut refused =
+                |attempts: u64| (0..attempts).filter(|_| rng.below(100) < full).count();
+            let seconds = refused(100) as u64;
+            let thirds = refused(seconds) as u64;
+            let now = Timestamp::from_secs(second);
+            attempts.record_counts([100, seconds, thirds], now);
+            let advice = match attempts.advice(now) {
+                Advice::DontRetry => "dont_retry",
+                _ => "retry",
+            };
+            let estimate = attempts.estimate(now).share.get();
+            writeln!(text, "{second} {full}% 100 {seconds} {thirds} {estimate:.3} {advice}")
+                .unwrap();
+        }
+    });
+}
+
+/// A customer of one CPU asks for a half of it, for three of them and for a half again, through
+/// two lanes; requests cost half to one and a half times their estimate.
+#[test]
+fn quota() {
+    golden("quota", 4, |rng, text| {
+        writeln!(text, "millis offered admitted-by-level opens-in-ms-by-level").unwrap();
+        let mut config = QuotaConfig::default();
+        config.customers_max = 1;
+        let gate = QuotaGate::new(config);
+        let customer = CustomerId::DEFAULT;
+        gate.set_limits(customer, Limits::total(cpus(1.0)), Timestamp::ZERO);
+        let mut lanes = [gate.lane(), gate.lane()];
+        let mut running: VecDeque<(u64, Criticality, Charge, Cost)> = VecDeque::new();
+        let mut admitted = [0; 4];
+        let mut offered = 0;
+        for millis in 1..=12_000_u64 {
+            let now = Timestamp::from_millis(millis);
+            while running.front().is_some_and(|&(done, ..)| done <= millis) {
+                let (_, level, charge, actual) = running.pop_front().unwrap();
+                let lane = &mut lanes[rng.below(2) as usize];
+                lane.settle(customer, level, charge, actual, now);
+            }
+            // 10 ms every 20 ms are half a CPU.
+            let every = if (3_000..8_000).contains(&millis) { 10 } else { 60 };
+            if millis % every == 0 {
+                for _ in 0..3 {
+                    offered += 1;
+                    let level = Criticality::ALL[rng.below(4) as usize];
+                    let lane = &mut lanes[rng.below(2) as usize];
+                    if gate.check(customer, level, now).is_ok() {
+                        let charge = lane.charge(customer, level, Cost::from_millis(10), now);
+                        let actual = Cost::from_micros(5_000 + rng.below(10_000));
+                        running.push_back((millis + 30, level, charge, actual));
+                        admitted[level.index()] += 1;
+                    } else {
+                        lane.refuse(customer, level, Cost::from_millis(10));
+                    }
+                }
+            }
+            if millis % 200 == 0 {
+                let opens = Criticality::ALL.map(|level| {
+                    gate.check(customer, level, now).err().map_or(0, |wait| wait.as_millis())
+                });
+                writeln!(text, "{millis} {offered} {admitted:?} {opens:?}").unwrap();
+                (offered, admitted) = (0, [0; 4]);
+            }
+        }
+    });
+}
+
+/// Four backends, of one, one, two and four CPUs, and a client that sends them 400 requests of
+/// 10 ms a second. The last restarts on the way.
+#[test]
+fn weighted() {
+    golden("weighted", 5, |rng, text| {
+        writeln!(text, "second reason picks share-by-backend utilization-by-backend").unwrap();
+        let capacity = [1.0, 1.0, 2.0, 4.0];
+        let mut policy = Weighted::new(WeightedConfig::default()).unwrap();
+        for id in 0..4 {
+            policy.add(BackendId(id), Join::Warm, Timestamp::ZERO);
+        }
+        for second in 0..90_u64 {
+            let now = Timestamp::from_secs(second);
+            if second == 40 {
+                policy.add(BackendId(3), Join::Cold, now);
+            }
+            let mut picks = [0_u64; 4];
+            let mut reason = None;
+            for i in 0..400 {
+                let pick = policy.pick(now + Duration::from_micros(i * 2_500)).unwrap();
+                picks[pick.backend.0 as usize] += 1;
+                reason = Some(pick.reason);
+            }
+            let total: f64 = policy.weights().iter().map(|(_, weight)| weight).sum();
+            let mut shares = [0.0; 4];
+            for &(id, weight) in policy.weights() {
+                shares[id.0 as usize] = weight / total;
+            }
+            let mut used = [0.0; 4];
+            for (id, (&rps, cpus)) in (0..).zip(picks.iter().zip(capacity)) {
+                let noise = 0.95 + 0.1 * rng.unit();
+                used[id] = rps as f64 * 0.01 / cpus * noise;
+                let report = LoadReport {
+                    rps: rps as f64,
+                    cpu_utilization: used[id],
+                    ..LoadReport::default()
+                };
+                let _ = policy.on_report(BackendId(id as u32), &report, now);
+            }
+            if second % 2 == 0 || (8..14).contains(&second) {
+                let reason = reason.unwrap();
+                writeln!(text, "{second} {reason} {picks:?} {shares:.3?} {used:.3?}").unwrap();
+            }
+        }
+    });
+}
+
+/// Three tasks share ten CPUs of a customer. One vanishes, and comes back after it was forgotten.
+#[test]
+fn fleet() {
+    golden("fleet", 6, |rng, text| {
+        writeln!(text, "second demand-by-task enforced-by-task counted (CPUs)").unwrap();
+        let mut config = FleetConfig::default();
+        config.silence.hold = Duration::from_secs(5);
+        config.silence.tau = Duration::from_secs(1);
+        config.learning = config.silence.lease();
+        config.forget = Duration::from_secs(20);
+        let silence = config.silence;
+        let mut fleet = Fleet::new(config, 1, Limits::UNLIMITED, Timestamp::ZERO).unwrap();
+        let customer = fleet.set_customer("video", Limits::total(cpus(10.0))).unwrap();
+        let unseen = fleet.unseen(customer);
+        let names = ["a", "b", "c"];
+        let mut tasks = names.map(|name| fleet.join(name, 1, Timestamp::ZERO).unwrap());
+        let mut limits = [FailStatic::new(silence, unseen); 3];
+        let mut changes = Vec::new();
+        for second in 0..90_u64 {
+            let now = Timestamp::from_secs(second);
+            let away = (30..75).contains(&second);
+            if second == 75 {
+                tasks[2] = fleet.join("c", 1, now).unwrap();
+            }
+            let wanted = [2.0 + rng.unit(), 3.0 + rng.unit(), if second < 20 { 1.0 } else { 8.0 }];
+            for i in 0..3 {
+                if i == 2 && away {
+                    continue;
+                }
+                let demand = [CostRate::ZERO, CostRate::ZERO, cpus(wanted[i]), CostRate::ZERO];
+                let used = demand.map(|rate| rate.min(limits[i].enforced(now).whole()));
+                let has = Some(limits[i].holds(now));
+                let acked = limits[i].generation();
+                let usage = Usage { customer, used, demand, has };
+                if fleet.report(tasks[i], acked, &[usage], now).is_ok_and(|a| a.renewed) {
+                    limits[i].renew(now, now);
+                }
+            }
+            changes.clear();
+            let _ = fleet.tick(now, &mut changes);
+            for change in &changes {
+                let i = tasks.iter().position(|&task| task == change.task).unwrap();
+                if i < 2 || !away {
+                    limits[i].grant(change.generation, change.limits, change.safe, now, now);
+                }
+            }
+            let enforced = limits.map(|limits| limits.enforced(now).whole().as_cpus());
+            let counted = fleet.status(customer).unwrap().counted[3].as_cpus();
+            writeln!(text, "{second} {wanted:.3?} {enforced:.3?} {counted:.3}").unwrap();
+        }
+    });
+}
+
+/// A batch job without end against a backend that runs eight of its requests at a time, then two,
+/// then none, pushing back, and then eight again.
+#[test]
+fn batch() {
+    golden("batch", 7, |rng, text| {
+        writeln!(text, "millis window spacing-us outstanding accepted refused").unwrap();
+        let mut proxy = BatchProxy::new(BatchConfig::default()).unwrap();
+        let mut running: Vec<(u64, u64, pace::Outcome)> = Vec::new();
+        let (mut accepted, mut refused) = (0, 0);
+        for millis in 0..20_000_u64 {
+            let now = Timestamp::from_millis(millis);
+            let room = match millis {
+                6_000..10_000 => 2,
+                10_000..13_000 => 0,
+                _ => 8,
+            };
+            let done = |&mut (_, done, _): &mut _| done <= millis;
+            for (sent, _, outcome) in running.extract_if(.., done) {
+                match outcome {
+                    pace::Outcome::Accepted => accepted += 1,
+                    _ => refused += 1,
+                }
+                proxy.on_result(outcome, Duration::from_millis(millis - sent), now);
+            }
+            if proxy.queued() < 10 {
+                assert_eq!(proxy.offer((), Criticality::Sheddable, None, now), Offer::Queued);
+            }
+            while let Some(Release::Send { .. }) = proxy.release(now) {
+                let serving = running.iter().filter(|r| r.2 == pace::Outcome::Accepted).count();
+                let (takes, outcome) = if serving < room {
+                    (15 + rng.below(10), pace::Outcome::Accepted)
+                } else if room == 0 {
+                    let wait = Duration::from_millis(500);
+                    (1, pace::Outcome::Overloaded(Advice::RetryAfter(wait)))
+                } else {
+                    (1, pace::Outcome::Overloaded(Advice::RetryElsewhere))
+                };
+                running.push((millis, millis + takes, outcome));
+            }
+            if millis % 200 == 199 {
+                let pace = proxy.pace();
+                let (window, spacing) = (pace.window(), pace.spacing().as_micros());
+                let outstanding = pace.outstanding();
+                writeln!(
+                    text,
+                    "{} {window:.3} {spacing} {outstanding} {accepted} {refused}",
+                    millis + 1
+                )
+                .unwrap();
+                (accepted, refused) = (0, 0);
+            }
+        }
+    });
+}

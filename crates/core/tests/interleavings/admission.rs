@@ -1,0 +1,146 @@
+//! The controller, an operator and requests at one admission gate.
+
+use crate::{explore, join};
+use Criticality::{CriticalPlus, Sheddable};
+use std::sync::Arc;
+use tidegate_core::admission::shed::ShedConfig;
+use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request};
+use tidegate_core::attempts::AttemptsConfig;
+use tidegate_core::decision::{Cause, Reason, SignalId, Thousandths};
+use tidegate_core::quota::QuotaConfig;
+use tidegate_core::rng::Rng;
+use tidegate_core::signal::Reading;
+use tidegate_core::{Cost, Criticality, Timestamp, Utilization};
+
+const NOW: Timestamp = Timestamp::from_secs(1);
+const SIGNAL: SignalId = SignalId(3);
+
+/// Dice that let in only what gets in whole.
+struct Unlucky;
+
+impl Rng for Unlucky {
+    fn next_u64(&mut self) -> u64 {
+        u64::MAX
+    }
+}
+
+fn gate() -> Arc<AdmissionGate> {
+    let mut quota = QuotaConfig::default();
+    quota.customers_max = 1;
+    AdmissionGate::new(&ShedConfig::default(), quota)
+}
+
+fn controller(gate: &AdmissionGate) -> Controller {
+    Controller::new(ShedConfig::default(), AttemptsConfig::default(), gate, Timestamp::ZERO)
+}
+
+/// Far over every threshold.
+fn overloaded() -> Reading {
+    let nine = Utilization::new(9.0).expect("a utilization");
+    Reading { signal: SIGNAL, utilization: nine, instant: nine }
+}
+
+fn admit(lane: &mut Lane, criticality: Criticality) -> Decision {
+    lane.admit(&Request::new(criticality, Cost::from_millis(1)), NOW, &mut Unlucky)
+}
+
+fn permit(decision: Decision) -> Permit {
+    match decision {
+        Decision::Admit(permit) => permit,
+        Decision::Reject(rejection) => panic!("{rejection}"),
+    }
+}
+
+/// An operator switches while the controller publishes: each writes its own bits of one word.
+#[test]
+fn no_switch_is_lost_to_a_tick() {
+    explore(|| {
+        let gate = gate();
+        let mut lane = gate.lane();
+        let operator = {
+            let gate = Arc::clone(&gate);
+            loom::thread::spawn(move || {
+                gate.set_dark(true);
+                gate.set_lame_duck(true);
+            })
+        };
+        controller(&gate).tick(&gate, overloaded(), NOW);
+        join(operator);
+        let Decision::Reject(rejection) = admit(&mut lane, Sheddable) else {
+            panic!("admitted in lame duck");
+        };
+        assert_eq!(rejection.reason, Reason::LameDuck);
+        gate.set_lame_duck(false);
+        gate.set_levels(tidegate_core::levels::Levels::CLOSED);
+        let permit = permit(admit(&mut lane, Sheddable));
+        assert_eq!(permit.would_reject(), Some(Reason::Overloaded), "dark mode was lost");
+        assert!(permit.degrade(), "what the controller said was lost");
+    });
+}
+
+/// A request beside a tick is decided by the old plan or by the new, and the numbers it is told
+/// belong together.
+#[test]
+fn a_refusal_beside_a_tick_tells_numbers_that_belong_together() {
+    explore(|| {
+        let gate = gate();
+        let mut lane = gate.lane();
+        let mut controller = controller(&gate);
+        let _inflight = [permit(admit(&mut lane, Sheddable)), permit(admit(&mut lane, Sheddable))];
+        let client = loom::thread::spawn(move || {
+            let high = admit(&mut lane, CriticalPlus).is_admitted();
+            assert!(high, "nothing is asked for but the lowest");
+            match admit(&mut lane, Sheddable) {
+                Decision::Admit(_) => {}
+                Decision::Reject(rejection) => {
+                    assert_eq!(rejection.reason, Reason::Overloaded);
+                    let Some(Cause::Signal { signal, utilization, .. }) = rejection.cause else {
+                        panic!("{rejection}");
+                    };
+                    let told = (signal, utilization);
+                    let nothing = (SignalId::COMBINED, Thousandths(0));
+                    assert!([nothing, (SIGNAL, Thousandths(9_000))].contains(&told), "{told:?}");
+                }
+            }
+        });
+        assert!(controller.tick(&gate, overloaded(), NOW).sheds());
+        join(client);
+        assert_eq!(gate.counts().admitted(CriticalPlus), 1);
+        let lowest = gate.counts().admitted(Sheddable)
+            + gate.counts().rejected(Reason::Overloaded, Sheddable);
+        assert_eq!(lowest, 3);
+    });
+}
+
+/// A request comes in on one thread and is done on another, while a third adds up what is in
+/// flight: none or one, whatever of it has been seen.
+#[test]
+fn in_flight_is_never_less_than_none() {
+    explore(|| {
+        let gate = gate();
+        let (mut entry, mut exit) = (gate.lane(), gate.lane());
+        let handover = Arc::new(loom::sync::Mutex::new(None));
+        let entering = {
+            let handover = Arc::clone(&handover);
+            loom::thread::spawn(move || {
+                let permit = permit(admit(&mut entry, Sheddable));
+                *handover.lock().expect("nobody panics") = Some(permit);
+            })
+        };
+        let leaving = {
+            let handover = Arc::clone(&handover);
+            loom::thread::spawn(move || {
+                let permit = handover.lock().expect("nobody panics").take();
+                let done = permit.is_some();
+                if let Some(permit) = permit {
+                    exit.complete(permit, Cost::from_millis(2), NOW);
+                }
+                done
+            })
+        };
+        assert!(gate.counts().inflight() <= 1);
+        join(entering);
+        let done = join(leaving);
+        assert_eq!(gate.counts().inflight(), u64::from(!done));
+    });
+}
