@@ -51,7 +51,7 @@ impl Fleet {
             learning_until: now + config.learning,
             config,
             learned: false,
-            ledger: Ledger::new(default),
+            ledger: Ledger::new(epoch, default),
             sweep: 0,
             divider: CustomerDivider::new(epoch),
         })
@@ -159,7 +159,7 @@ impl Fleet {
         let acked = task.acked;
         self.ledger.each_entry(slot, |entry| entry.untell(acked));
         self.ledger.mark_customers_of(slot);
-        Ok(self.ledger.id(slot))
+        Ok(self.ledger.tasks[slot].id)
     }
 
     /// A task has ended and admits nothing any more.

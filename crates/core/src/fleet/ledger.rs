@@ -128,11 +128,10 @@ pub(super) enum State {
 
 #[derive(Debug, Clone)]
 pub(super) struct Task {
+    pub(super) id: TaskId,
     pub(super) name: String,
     pub(super) state: State,
     pub(super) weight: u32,
-    /// Counts who had this slot, so that an id of an earlier one is not taken for it.
-    pub(super) version: u32,
     /// When its lease ends, or when it is forgotten.
     pub(super) deadline: Timestamp,
     /// All grants up to this one have arrived.
@@ -162,6 +161,9 @@ pub(super) struct Customer {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
+    epoch: u64,
+    /// How many have joined so far.
+    joins: u64,
     pub(super) tasks: Vec<Task>,
     pub(super) customers: Vec<Customer>,
     vacant: Vec<u32>,
@@ -172,19 +174,14 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Nobody but the customer who stands for all that are not configured.
-    pub(super) fn new(default: Customer) -> Self {
-        Self { customers: vec![default], ..Self::default() }
+    pub(super) fn new(epoch: u64, default: Customer) -> Self {
+        Self { epoch, customers: vec![default], ..Self::default() }
     }
 
     /// The slot of a task that has not left.
     pub(super) fn slot(&self, id: TaskId) -> Option<usize> {
-        let slot = id.slot();
-        let task = self.tasks.get(slot)?;
-        (task.state != State::Vacant && TaskId::new(slot, task.version) == id).then_some(slot)
-    }
-
-    pub(super) fn id(&self, slot: usize) -> TaskId {
-        TaskId::new(slot, self.tasks[slot].version)
+        let task = self.tasks.get(id.slot())?;
+        (task.state != State::Vacant && task.id == id).then_some(id.slot())
     }
 
     pub(super) fn slot_named(&self, name: &str) -> Option<usize> {
@@ -199,12 +196,12 @@ impl Ledger {
     /// Gives a new task a slot.
     pub(super) fn enter(&mut self, name: &str) -> usize {
         let slot = self.vacant.pop().map_or(self.tasks.len(), |slot| slot as usize);
-        let version = self.tasks.get(slot).map_or(0, |task| task.version);
+        self.joins += 1;
         let task = Task {
+            id: TaskId::new(self.epoch, self.joins, slot),
             name: name.to_owned(),
             state: State::Live,
             weight: 1,
-            version,
             deadline: Timestamp::ZERO,
             acked: 0,
             pushed: 0,
@@ -225,7 +222,6 @@ impl Ledger {
     pub(super) fn strike(&mut self, slot: usize) {
         let task = &mut self.tasks[slot];
         task.state = State::Vacant;
-        task.version = task.version.wrapping_add(1);
         self.task_names.remove(&take(&mut task.name));
         for (customer, place) in take(&mut task.entries) {
             // Removing an entry moves another one of this customer, but none of this task: each
@@ -339,7 +335,7 @@ mod tests {
     const HALF: Ratio = Ratio::percent(50);
 
     fn entry() -> Entry {
-        let mut ledger = Ledger::new(Customer::default());
+        let mut ledger = Ledger::new(1, Customer::default());
         let slot = ledger.enter("task");
         ledger.insert(slot, CustomerId::DEFAULT, 0, Timestamp::ZERO);
         ledger.customers.remove(0).entries.remove(0)

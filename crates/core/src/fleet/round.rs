@@ -19,7 +19,7 @@
 use super::allocate::{Allocator, Levels, Party, Target};
 use super::config::FleetConfig;
 use super::ledger::{Ledger, State, higher, limits, part};
-use super::message::{Change, Generation, TaskId};
+use super::message::{Change, Generation};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::units::Timestamp;
@@ -226,7 +226,7 @@ impl CustomerDivider {
                 (limits(new), limits(part(config.safe, new)))
             };
             changes.push(Change {
-                task: TaskId::new(entry.task as usize, task.version),
+                task: task.id,
                 customer: CustomerId::new(index),
                 generation: Generation { epoch: self.epoch, number: self.number },
                 limits: granted,

@@ -6,6 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
+mod claims;
+
 const SECOND: Duration = Duration::from_secs(1);
 /// Hold for 10 s, then fade: a lease of 17 s.
 const SILENCE: Silence = Silence { hold: Duration::from_secs(10), tau: SECOND };
