@@ -9,7 +9,9 @@
 //!
 //! **What can go wrong.** A task that lies about demand gets at most what the other tasks' demand
 //! and floors leave. One that does not acknowledge is not answered, so its lease ends. One that was
-//! silent for so long that it was forgotten may still use its safe share; nobody can know.
+//! silent for so long that it was forgotten may still use its safe share; nobody can know. A process
+//! that another one of its name replaced is forgotten with its lease: whoever starts its successor
+//! has given it up.
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
@@ -139,27 +141,41 @@ impl Fleet {
         })
     }
 
-    /// A task opened a stream: a new one, or one that lost its old stream and is told all its
-    /// grants again. `weight` is how many tasks it stands for: 1, or more for a zone's server.
+    /// A process opened its first stream at this leader. `weight` is how many tasks it stands for:
+    /// 1, or more for a zone's server. If there is one of that name, it is another and has to make
+    /// way: its reports are no longer taken, and what it holds counts until its lease ends.
     pub fn join(&mut self, name: &str, weight: u32, now: Timestamp) -> Result<TaskId, Full> {
-        let slot = if let Some(slot) = self.ledger.slot_named(name) {
-            slot
-        } else if self.ledger.tasks() < self.config.tasks_max {
-            self.ledger.enter(name)
-        } else {
+        let other = self.ledger.slot_named(name);
+        let makes_room = other.is_some_and(|slot| !self.ledger.is_using(slot));
+        if self.ledger.tasks() >= self.config.tasks_max && !makes_room {
             return Err(Full { what: "tasks", max: self.config.tasks_max });
-        };
+        }
+        if let Some(slot) = other {
+            self.ledger.replace(slot);
+        }
+        let slot = self.ledger.enter(name);
         let task = &mut self.ledger.tasks[slot];
-        if task.state != State::Live || task.pushed == 0 {
-            task.deadline = now + self.config.silence.lease();
+        task.deadline = now + self.config.silence.lease();
+        task.weight = weight.max(1);
+        Ok(task.id)
+    }
+
+    /// The process that joined as `task` lost its stream and opened another: it goes on with what
+    /// it has and is told all its grants again. One that is not known has to join.
+    pub fn resume(&mut self, task: TaskId, now: Timestamp) -> Result<(), NotJoined> {
+        let slot = self.ledger.slot(task).ok_or(NotJoined)?;
+        let task = &mut self.ledger.tasks[slot];
+        match task.state {
+            State::Live if task.pushed > 0 => {}
+            State::Live | State::Lost => task.deadline = now + self.config.silence.lease(),
+            State::Vacant | State::Replaced => return Err(NotJoined),
         }
         task.state = State::Live;
-        task.weight = weight.max(1);
         task.waiting_since = None;
         let acked = task.acked;
         self.ledger.each_entry(slot, |entry| entry.untell(acked));
         self.ledger.mark_customers_of(slot);
-        Ok(self.ledger.tasks[slot].id)
+        Ok(())
     }
 
     /// A task has ended and admits nothing any more.
@@ -288,7 +304,7 @@ impl Fleet {
                     self.ledger.mark_customers_of(slot);
                     round.lost += 1;
                 }
-                State::Lost => {
+                State::Lost | State::Replaced => {
                     self.ledger.strike(slot);
                     round.forgotten += 1;
                 }

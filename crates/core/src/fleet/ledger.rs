@@ -124,6 +124,8 @@ pub(super) enum State {
     Live,
     /// The lease has ended: the task is gone, or runs on its safe shares where nobody sees it.
     Lost,
+    /// Another process joined under its name: it is not renewed, and counts until its lease ends.
+    Replaced,
 }
 
 #[derive(Debug, Clone)]
@@ -188,9 +190,9 @@ impl Ledger {
         self.task_names.get(name).map(|&slot| slot as usize)
     }
 
-    /// How many tasks there are, lost ones included.
+    /// How many tasks there are, lost and replaced ones included.
     pub(super) fn tasks(&self) -> usize {
-        self.task_names.len()
+        self.tasks.len() - self.vacant.len()
     }
 
     /// Gives a new task a slot.
@@ -218,11 +220,35 @@ impl Ledger {
         slot
     }
 
+    /// Whether a task has a lease, and may be using something under it.
+    pub(super) fn is_using(&mut self, slot: usize) -> bool {
+        let task = &self.tasks[slot];
+        let (acked, leased) = (task.acked, task.state == State::Live);
+        let mut holds = false;
+        self.each_entry(slot, |entry| holds |= entry.counted(acked) != [0; 4]);
+        leased && holds
+    }
+
+    /// Another process has the name now. What this one may be using goes on counting until its
+    /// lease ends; if that is nothing, it is struck out.
+    pub(super) fn replace(&mut self, slot: usize) {
+        if self.is_using(slot) {
+            self.tasks[slot].state = State::Replaced;
+            self.each_entry(slot, |entry| (entry.used, entry.demand) = Default::default());
+            self.mark_customers_of(slot);
+        } else {
+            self.strike(slot);
+        }
+    }
+
     /// Strikes a task out; what it held is free.
     pub(super) fn strike(&mut self, slot: usize) {
         let task = &mut self.tasks[slot];
         task.state = State::Vacant;
-        self.task_names.remove(&take(&mut task.name));
+        let name = take(&mut task.name);
+        if self.task_names.get(&name) == Some(&(slot as u32)) {
+            self.task_names.remove(&name);
+        }
         for (customer, place) in take(&mut task.entries) {
             // Removing an entry moves another one of this customer, but none of this task: each
             // task has one entry per customer.

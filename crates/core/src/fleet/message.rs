@@ -126,7 +126,7 @@ pub struct CustomerStatus {
     pub tasks: usize,
 }
 
-/// The task is not known (any more): it has to join first.
+/// The task is not known (any more), or another process has its name: it has to join first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the task is not known, or its lease has ended: it has to join")]
 pub struct NotJoined;

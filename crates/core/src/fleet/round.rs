@@ -8,13 +8,14 @@
 //! counts = last grant                            once the task acknowledged it
 //!          the higher of it and the one before   until then; nothing new is pushed meanwhile
 //!          the safe share of that                after the lease ended in silence
-//!          nothing                               after it left, or was forgotten
+//!          nothing                               after it left, or was forgotten; a process
+//!                                                that was replaced, when its lease ended
 //! ```
 //!
 //! A cut is pushed at once. A raise is pushed only as far as the limit exceeds what counts: if it
 //! has to come from another task, that takes one round to take back and one to hand out. Acks are
 //! the number of the last grant that arrived, all before it having arrived too, as on any stream.
-//! A stream that broke is joined anew, and everything is said again under new numbers.
+//! After a stream broke and was resumed, everything is said again under new numbers.
 
 use super::allocate::{Allocator, Levels, Party, Target};
 use super::config::FleetConfig;

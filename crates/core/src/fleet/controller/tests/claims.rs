@@ -14,6 +14,38 @@ fn fleet(limit: f64) -> (Fleet, CustomerId, Timestamp) {
     (fleet, customer, Timestamp::from_secs(1_000))
 }
 
+/// A task that takes in every grant at once.
+struct Honest {
+    id: TaskId,
+    acked: Option<Generation>,
+    has: Limits,
+}
+
+impl Honest {
+    fn join(fleet: &mut Fleet, name: &str, weight: u32, now: Timestamp) -> Self {
+        Self { id: fleet.join(name, weight, now).unwrap(), acked: None, has: Limits::ZERO }
+    }
+
+    /// Returns whether the lease was renewed.
+    fn report(
+        &mut self,
+        fleet: &mut Fleet,
+        customer: CustomerId,
+        wants: f64,
+        now: Timestamp,
+    ) -> bool {
+        let rates = [CostRate::ZERO, CostRate::ZERO, cpus(wants), CostRate::ZERO];
+        let usage = Usage { customer, used: rates, demand: rates, has: None };
+        fleet.report(self.id, self.acked, &[usage], now).is_ok_and(|answer| answer.renewed)
+    }
+
+    fn take(&mut self, changes: &[Change]) {
+        for change in changes.iter().filter(|change| change.task == self.id) {
+            (self.acked, self.has) = (Some(change.generation), change.limits);
+        }
+    }
+}
+
 #[test]
 fn ids_of_tasks_that_are_gone_are_not_mistaken_for_newer_ones() {
     let (mut fleet, _, now) = fleet(10.0);
@@ -35,4 +67,77 @@ fn an_id_of_another_leader_is_nobodys() {
     assert_eq!(second.report(stale, None, &[], now), Err(NotJoined));
     assert_eq!(TaskId::from_parts(fresh.epoch(), fresh.number()), fresh);
     assert_eq!(TaskId::from_parts(1, fresh.number()), stale);
+}
+
+/// A restart under the same name, while the old process still drains.
+#[test]
+fn two_processes_of_one_name_do_not_both_hold_the_grant() {
+    let (mut fleet, customer, mut now) = fleet(10.0);
+    let mut old = Honest::join(&mut fleet, "task-7", 1, now);
+    let mut new: Option<Honest> = None;
+    for second in 0..30 {
+        now += SECOND;
+        if second == 10 {
+            new = Some(Honest::join(&mut fleet, "task-7", 1, now));
+        }
+        let old_is_renewed = old.report(&mut fleet, customer, 9.0, now);
+        if let Some(new) = &mut new {
+            assert!(new.report(&mut fleet, customer, 9.0, now));
+        }
+        let mut changes = Vec::new();
+        fleet.tick(now, &mut changes);
+        if old_is_renewed {
+            old.take(&changes);
+        }
+        if let Some(new) = &mut new {
+            new.take(&changes);
+            assert!(!old_is_renewed, "both are renewed, {second} s");
+            assert!(old.has.whole() + new.has.whole() <= cpus(10.0), "{second} s");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_was_replaced_counts_until_its_lease_ends_or_it_leaves() {
+    for leaves in [false, true] {
+        let (mut fleet, customer, mut now) = fleet(10.0);
+        let mut old = Honest::join(&mut fleet, "task-7", 1, now);
+        for _ in 0..3 {
+            now += SECOND;
+            assert!(old.report(&mut fleet, customer, 50.0, now));
+            let mut changes = Vec::new();
+            fleet.tick(now, &mut changes);
+            old.take(&changes);
+        }
+        let mut new = Honest::join(&mut fleet, "task-7", 1, now);
+        assert_eq!(fleet.resume(old.id, now), Err(NotJoined));
+        if leaves {
+            fleet.leave(old.id);
+        }
+        // The lease of 116 s began with the last report.
+        for second in 1..=118 {
+            now += SECOND;
+            assert!(new.report(&mut fleet, customer, 50.0, now));
+            let mut changes = Vec::new();
+            fleet.tick(now, &mut changes);
+            new.take(&changes);
+            let alone = leaves || second >= 116;
+            assert_eq!(new.has.whole() > cpus(9.0), alone, "{second} s: {}", new.has.whole());
+        }
+    }
+}
+
+#[test]
+fn a_full_table_refuses_a_successor_and_keeps_the_process() {
+    let (_, customer, now) = fleet(10.0);
+    let config = FleetConfig { tasks_max: 1, ..FleetConfig::default() };
+    let mut fleet = Fleet::new(config, 1, Limits::ZERO, Timestamp::ZERO).unwrap();
+    fleet.set_customer("a", Limits::total(cpus(10.0))).unwrap();
+    // Who holds nothing makes room.
+    fleet.join("a", 1, now).unwrap();
+    let mut task = Honest::join(&mut fleet, "a", 1, now);
+    assert!(task.report(&mut fleet, customer, 1.0, now));
+    fleet.tick(now, &mut Vec::new());
+    assert_eq!(fleet.join("a", 1, now), Err(Full { what: "tasks", max: 1 }));
+    assert!(task.report(&mut fleet, customer, 1.0, now));
 }
