@@ -8,7 +8,7 @@
 //! ended, tasks keep what they say they have; nobody is cut, and nobody gets more than its floor.
 //!
 //! **What can go wrong.** A task that lies about demand gets at most what the other tasks' demand
-//! and floors leave. One that does not acknowledge is not answered, so its lease ends. One that was
+//! and floors leave; one that lies about its weight, as much as `weight_max` tasks which do. One that does not acknowledge is not answered, so its lease ends. One that was
 //! silent for so long that it was forgotten may still use its safe share; nobody can know. A process
 //! that another one of its name replaced is forgotten with its lease: whoever starts its successor
 //! has given it up.
@@ -142,7 +142,7 @@ impl Fleet {
     }
 
     /// A process opened its first stream at this leader. `weight` is how many tasks it stands for:
-    /// 1, or more for a zone's server. If there is one of that name, it is another and has to make
+    /// 1, or up to [`FleetConfig::weight_max`] for a zone's server. If there is one of that name, it is another and has to make
     /// way: its reports are no longer taken, and what it holds counts until its lease ends.
     pub fn join(&mut self, name: &str, weight: u32, now: Timestamp) -> Result<TaskId, Full> {
         let other = self.ledger.slot_named(name);
@@ -156,7 +156,7 @@ impl Fleet {
         let slot = self.ledger.enter(name);
         let task = &mut self.ledger.tasks[slot];
         task.deadline = now + self.config.silence.lease();
-        task.weight = weight.max(1);
+        task.weight = weight.clamp(1, self.config.weight_max);
         Ok(task.id)
     }
 

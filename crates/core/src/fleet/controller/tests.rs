@@ -21,6 +21,7 @@ fn config() -> FleetConfig {
         idle: Duration::from_secs(8),
         floor: Ratio::percent(8),
         unseen: Ratio::percent(4),
+        weight_max: 4,
         tasks_max: 128,
         ..FleetConfig::default()
     }
@@ -61,6 +62,7 @@ struct Message {
 #[derive(Debug)]
 struct Process {
     name: String,
+    weight: u32,
     id: Option<TaskId>,
     demand: BTreeMap<CustomerId, Levels>,
     held: BTreeMap<CustomerId, FailStatic>,
@@ -123,6 +125,7 @@ impl World {
     fn start_named(&mut self, name: String) -> usize {
         self.tasks.push(Process {
             name,
+            weight: 1,
             id: None,
             demand: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -154,7 +157,7 @@ impl World {
 
     fn join(&mut self, task: usize) {
         let process = &mut self.tasks[task];
-        process.id = self.fleet.join(&process.name, 1, self.now).ok();
+        process.id = self.fleet.join(&process.name, process.weight, self.now).ok();
         process.told.clear();
         process.known = process.held.is_empty();
         for held in process.held.values_mut() {
@@ -690,6 +693,10 @@ fn configurations_that_cannot_work_are_refused() {
         refused(|c| c.tasks_max = 0),
         "tasks_max must be between 1 and 1048576, but it is 0"
     );
+    assert_eq!(
+        refused(|c| c.weight_max = 0),
+        "weight_max must be between 1 and 1048576, but it is 0"
+    );
 }
 
 #[derive(Debug, Clone)]
@@ -709,6 +716,11 @@ enum Operation {
     Twin {
         task: usize,
         drains: bool,
+    },
+    /// Joins again and says that it stands for so many.
+    Weigh {
+        task: usize,
+        weight: u32,
     },
     Tick,
     Round,
@@ -741,6 +753,8 @@ fn weather() -> impl Strategy<Value = Operation> {
         1 => (0..4_usize).prop_map(Operation::Replace),
         1 => (0..4_usize, any::<bool>())
             .prop_map(|(task, drains)| Operation::Twin { task, drains }),
+        1 => (0..4_usize, any::<u32>())
+            .prop_map(|(task, weight)| Operation::Weigh { task, weight }),
         4 => Just(Operation::Tick),
         6 => Just(Operation::Round),
         3 => (0..5_000_u64).prop_map(Operation::Wait),
@@ -788,6 +802,11 @@ impl World {
                 self.tasks[task].drains = drains;
                 let twin = self.start_named(self.tasks[task].name.clone());
                 self.tasks.swap(task, twin);
+            }
+            Operation::Weigh { task, weight } => {
+                self.tasks[task].weight = weight;
+                self.tasks[task].id = None;
+                self.reconnect(task);
             }
             Operation::Tick => {
                 self.tick();
@@ -923,6 +942,10 @@ proptest! {
             world.apply(operation);
         }
         world.tasks.truncate(4);
+        for task in 0..4 {
+            (world.tasks[task].weight, world.tasks[task].id) = (1, None);
+            world.reconnect(task);
+        }
         let names: Vec<_> = world.tasks.iter().map(|task| task.name.clone()).collect();
         // Until whoever was replaced or fell silent is forgotten.
         world.now += Duration::from_secs(60);

@@ -141,3 +141,53 @@ fn a_full_table_refuses_a_successor_and_keeps_the_process() {
     assert_eq!(fleet.join("a", 1, now), Err(Full { what: "tasks", max: 1 }));
     assert!(task.report(&mut fleet, customer, 1.0, now));
 }
+
+#[test]
+fn a_weight_that_is_made_up_leaves_others_their_share() {
+    let (mut fleet, customer, mut now) = fleet(10.0);
+    let mut honest = Honest::join(&mut fleet, "honest", 1, now);
+    let mut liar = Honest::join(&mut fleet, "liar", u32::MAX, now);
+    for _ in 0..30 {
+        now += SECOND;
+        honest.report(&mut fleet, customer, 2.0, now);
+        liar.report(&mut fleet, customer, 1_000.0, now);
+        let mut changes = Vec::new();
+        fleet.tick(now, &mut changes);
+        honest.take(&changes);
+        liar.take(&changes);
+    }
+    assert!(honest.has.whole() >= cpus(2.0), "{} left of 10 CPU", honest.has.whole());
+}
+
+proptest! {
+    /// Whatever others say of their weight and demand, a task gets as much as if each of them were
+    /// `weight_max` honest ones.
+    #[test]
+    fn made_up_weights_count_for_so_many_honest_tasks(
+        weight_max in 1..20_u32,
+        liars in vec((any::<u32>(), 0.0..1e9_f64), 1..5),
+    ) {
+        let config = FleetConfig { weight_max, ..FleetConfig::default() };
+        let mut fleet = Fleet::new(config, 1, Limits::ZERO, Timestamp::ZERO).unwrap();
+        let customer = fleet.set_customer("a", Limits::total(cpus(10.0))).unwrap();
+        let mut now = Timestamp::from_secs(1_000);
+        let mut tasks: Vec<_> = [(1, 50.0)].into_iter().chain(liars.iter().copied()).enumerate()
+            .map(|(i, (weight, wants))| {
+                (Honest::join(&mut fleet, &format!("task-{i}"), weight, now), wants)
+            })
+            .collect();
+        for _ in 0..4 {
+            now += SECOND;
+            for (task, wants) in &mut tasks {
+                task.report(&mut fleet, customer, *wants, now);
+            }
+            let mut changes = Vec::new();
+            fleet.tick(now, &mut changes);
+            tasks.iter_mut().for_each(|(task, _)| task.take(&changes));
+        }
+        // All but 3 % for floors and the unseen goes by weight and demand.
+        let places = f64::from(weight_max) * liars.len() as f64 + 1.0;
+        let (found, least) = (tasks[0].0.has.whole(), 0.97 * 10.0 / places);
+        prop_assert!(found.as_cpus() >= least, "{found} of at least {least}");
+    }
+}
