@@ -6,16 +6,21 @@
 //!
 //! **Learning.** A new leader knows nothing. Until every grant of the old one was reported or has
 //! ended, tasks keep what they say they have; nobody is cut, and nobody gets more than its floor.
+//! Who comes later with something from before can only have the safe share of a grant that has
+//! ended. All that is said to be held then counts up to the safe share of the limit together, and
+//! until the task acknowledged a grant or its lease ends.
 //!
 //! **What can go wrong.** A task that lies about demand gets at most what the other tasks' demand
-//! and floors leave; one that lies about its weight, as much as `weight_max` tasks which do. One that does not acknowledge is not answered, so its lease ends. One that was
+//! and floors leave; one that lies about its weight, as much as `weight_max` tasks which do. Those
+//! that lie about what they hold keep at most the safe share of a limit from the others; while the
+//! leader learns, all of it. One that does not acknowledge is not answered, so its lease ends. One that was
 //! silent for so long that it was forgotten may still use its safe share; nobody can know. A process
 //! that another one of its name replaced is forgotten with its lease: whoever starts its successor
 //! has given it up.
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
-use super::ledger::{Customer, Entry, Ledger, State, limits, nanos};
+use super::ledger::{Customer, Entry, Ledger, State, add, limits, nanos, part};
 use super::limits::Limits;
 use super::message::{Answer, Change, CustomerStatus, Full, Generation};
 use super::message::{NotJoined, Round, TaskId, Usage};
@@ -231,10 +236,20 @@ impl Fleet {
                     self.ledger.insert(slot, customer, position, now)
                 }
             };
-            let entry = &mut self.ledger.customers[customer.index()].entries[place];
+            let Customer { limits, entries, claimed, .. } =
+                &mut self.ledger.customers[customer.index()];
+            let entry = &mut entries[place];
             named += usize::from(entry.stamp != stamp);
             if let Some(has) = usage.has {
-                entry.learn(nanos(has.as_array()), acked, learning);
+                let has = nanos(has.as_array());
+                let has = core::array::from_fn(|l| has[l].min(limits[l]));
+                if learning {
+                    entry.learn(has, acked);
+                } else {
+                    let safe = part(self.config.safe, *limits);
+                    let room = core::array::from_fn(|l| safe[l].saturating_sub(claimed[l]));
+                    add(claimed, entry.claim(has, acked, room));
+                }
             }
             if note(entry, usage, stamp, now) {
                 self.ledger.mark(customer.index());

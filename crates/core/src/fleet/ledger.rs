@@ -26,6 +26,9 @@ pub(super) struct Entry {
     pub(super) before: Levels,
     /// The last grant.
     pub(super) granted: Levels,
+    /// What it says it holds from before it joined. Unlike the others this is hearsay: it ends
+    /// with the lease.
+    claimed: Levels,
     /// The number of the last grant; 0 if the task has to be told, whatever it is.
     pub(super) number: u64,
     /// When there was demand last.
@@ -50,13 +53,22 @@ impl Entry {
 
     /// The most that the task may be using.
     pub(super) fn counted(&self, acked: u64) -> Levels {
-        if self.is_acked(acked) { self.granted } else { higher(self.before, self.granted) }
+        if self.is_acked(acked) {
+            self.granted
+        } else {
+            higher(self.claimed, higher(self.before, self.granted))
+        }
+    }
+
+    /// What counts only because the task says so.
+    pub(super) const fn claimed(&self, acked: u64) -> Levels {
+        if self.is_acked(acked) { [0; 4] } else { self.claimed }
     }
 
     /// The stream broke: the task has to be told anew, and may hold any of what it was told.
     pub(super) fn untell(&mut self, acked: u64) {
         if self.is_acked(acked) {
-            (self.before, self.firm) = ([0; 4], false);
+            (self.before, self.claimed, self.firm) = ([0; 4], [0; 4], false);
         }
         self.number = 0;
     }
@@ -64,6 +76,7 @@ impl Entry {
     /// The lease ended: the task fell back to the safe share of whatever it held.
     pub(super) fn lapse(&mut self, acked: u64, safe: Ratio) {
         self.untell(acked);
+        self.claimed = [0; 4];
         if self.firm {
             self.granted = higher(self.before, part(safe, self.granted));
         } else {
@@ -73,25 +86,44 @@ impl Entry {
         (self.used, self.demand) = Default::default();
     }
 
-    /// The task says that it holds `has`. That is news until it acknowledged a grant of this
-    /// stream, and counts. But only a leader that learns takes it for a grant: a report may be old,
-    /// or lie.
-    pub(super) fn learn(&mut self, has: Levels, acked: u64, learning: bool) {
+    /// The task says that it holds `has`, of another leader. That is news until it acknowledged a
+    /// grant of this stream, and counts.
+    pub(super) fn learn(&mut self, has: Levels, acked: u64) {
         if self.is_acked(acked) {
             return;
         }
         let more = higher(self.before, has);
         self.firm |= more != self.before;
         self.before = more;
-        if learning && self.number == 0 {
+        if self.number == 0 {
             self.granted = higher(self.granted, has);
         }
     }
 
+    /// The task says that it holds `has`, though the leader has learned everything there was to
+    /// learn: a safe share of which nobody knows any more, an old report, or a lie. It counts as
+    /// far as there is `room` for such claims, but is no grant. Returns by how much that is more.
+    pub(super) fn claim(&mut self, has: Levels, acked: u64, room: Levels) -> Levels {
+        let mut more = [0; 4];
+        if !self.is_acked(acked) {
+            let known = higher(self.claimed, higher(self.before, self.granted));
+            for l in 0..4 {
+                if has[l] > known[l] {
+                    more[l] = (has[l] - self.claimed[l]).min(room[l]);
+                    self.claimed[l] += more[l];
+                }
+            }
+        }
+        more
+    }
+
     /// The next grant.
     pub(super) fn grant(&mut self, levels: Levels, number: u64, acked: u64, revoked: bool) {
-        self.firm &= !self.is_acked(acked);
-        self.before = self.counted(acked);
+        if self.is_acked(acked) {
+            (self.before, self.claimed, self.firm) = (self.granted, [0; 4], false);
+        } else {
+            self.before = higher(self.before, self.granted);
+        }
         self.granted = levels;
         self.number = number;
         self.revoked = revoked;
@@ -101,6 +133,12 @@ impl Entry {
 /// The higher of both at every level.
 pub(super) fn higher(a: Levels, b: Levels) -> Levels {
     core::array::from_fn(|l| a[l].max(b[l]))
+}
+
+pub(super) fn add(sum: &mut Levels, levels: Levels) {
+    for (sum, level) in sum.iter_mut().zip(levels) {
+        *sum = sum.saturating_add(level);
+    }
 }
 
 pub(super) fn nanos(rates: [CostRate; Criticality::COUNT]) -> Levels {
@@ -159,6 +197,8 @@ pub(super) struct Customer {
     pub(super) used: Levels,
     pub(super) demand: Levels,
     pub(super) counted: Levels,
+    /// As of then, and what was claimed since.
+    pub(super) claimed: Levels,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -322,6 +362,7 @@ impl Ledger {
             demand: [0; 4],
             before: [0; 4],
             granted: [0; 4],
+            claimed: [0; 4],
             number: 0,
             wanted_at: now,
             revoked: false,
@@ -401,23 +442,37 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_claims_counts_but_is_a_grant_only_while_learning() {
-        let mut later = entry();
-        later.learn([8; 4], 0, false);
-        assert_eq!((later.granted, later.counted(0)), ([0; 4], [8; 4]));
-        // Nobody knows what this falls back to.
-        later.lapse(0, HALF);
-        assert_eq!(later.counted(0), [8; 4]);
-
+    fn what_a_leader_learns_counts_as_a_grant() {
         let mut learning = entry();
-        learning.learn([8; 4], 0, true);
+        learning.learn([8; 4], 0);
         assert_eq!((learning.granted, learning.counted(0)), ([8; 4], [8; 4]));
+        // Nobody knows what this falls back to.
+        learning.lapse(0, HALF);
+        assert_eq!(learning.counted(0), [8; 4]);
 
         let mut known = entry();
         known.grant([3; 4], 1, 0, false);
-        known.learn([5; 4], 0, true);
+        known.learn([5; 4], 0);
         assert_eq!((known.granted, known.counted(0)), ([3; 4], [5; 4]));
-        known.learn([7; 4], 1, true);
+        known.learn([7; 4], 1);
         assert_eq!(known.counted(1), [3; 4]);
+    }
+
+    #[test]
+    fn a_claim_counts_as_far_as_there_is_room_and_until_an_ack_or_the_end_of_the_lease() {
+        let mut later = entry();
+        assert_eq!(later.claim([8; 4], 0, [5, 5, 9, 9]), [5, 5, 8, 8]);
+        assert_eq!((later.granted, later.counted(0)), ([0; 4], [5, 5, 8, 8]));
+        // Said again, it counts once.
+        assert_eq!(later.claim([8; 4], 0, [0, 1, 9, 9]), [0, 1, 0, 0]);
+        later.grant([6; 4], 1, 0, false);
+        assert_eq!((later.counted(0), later.claimed(0)), ([6, 6, 8, 8], [5, 6, 8, 8]));
+        assert_eq!((later.counted(1), later.claimed(1)), ([6; 4], [0; 4]));
+        assert_eq!(later.claim([9; 4], 1, [9; 4]), [0; 4]);
+        // The lease ends without an ack: the grant may have arrived, the claim is forgotten.
+        later.lapse(0, HALF);
+        assert_eq!(later.counted(0), [3; 4]);
+        // What is known to be held needs no room.
+        assert_eq!(later.claim([3; 4], 0, [9; 4]), [0; 4]);
     }
 }

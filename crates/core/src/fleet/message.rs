@@ -67,7 +67,7 @@ pub struct Usage {
     /// What was asked for: admitted and refused.
     pub demand: [CostRate; LEVELS],
     /// What the task holds, as [`FailStatic::holds`](super::FailStatic::holds) says. Needed in the
-    /// first reports after a join, ignored later.
+    /// first reports after a join, ignored later. It is believed as far as it can be true.
     pub has: Option<Limits>,
 }
 

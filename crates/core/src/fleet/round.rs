@@ -19,7 +19,7 @@
 
 use super::allocate::{Allocator, Levels, Party, Target};
 use super::config::FleetConfig;
-use super::ledger::{Ledger, State, higher, limits, part};
+use super::ledger::{Ledger, State, add, higher, limits, part};
 use super::message::{Change, Generation};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
@@ -121,7 +121,8 @@ impl CustomerDivider {
     ) -> Levels {
         let customer = &mut ledger.customers[index];
         let mut lost = [0; LEVELS];
-        (customer.used, customer.demand, customer.counted) = (lost, lost, lost);
+        (customer.used, customer.demand) = (lost, lost);
+        (customer.counted, customer.claimed) = (lost, lost);
         self.allocator.parties.clear();
         self.seats.clear();
         for (place, entry) in customer.entries.iter().enumerate() {
@@ -130,6 +131,7 @@ impl CustomerDivider {
             add(&mut customer.used, entry.used);
             add(&mut customer.demand, entry.demand);
             add(&mut customer.counted, holds);
+            add(&mut customer.claimed, entry.claimed(task.acked));
             if task.state != State::Live {
                 add(&mut lost, holds);
                 continue;
@@ -236,12 +238,6 @@ impl CustomerDivider {
             });
         }
         changes.len() > before
-    }
-}
-
-fn add(sum: &mut Levels, levels: Levels) {
-    for (sum, level) in sum.iter_mut().zip(levels) {
-        *sum = sum.saturating_add(level);
     }
 }
 

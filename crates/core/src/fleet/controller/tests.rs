@@ -717,6 +717,11 @@ enum Operation {
         task: usize,
         drains: bool,
     },
+    /// Somebody joins, says that it holds all that and is not heard of again.
+    Claim {
+        customer: usize,
+        has: Levels,
+    },
     /// Joins again and says that it stands for so many.
     Weigh {
         task: usize,
@@ -753,6 +758,8 @@ fn weather() -> impl Strategy<Value = Operation> {
         1 => (0..4_usize).prop_map(Operation::Replace),
         1 => (0..4_usize, any::<bool>())
             .prop_map(|(task, drains)| Operation::Twin { task, drains }),
+        1 => (1..3_usize, levels())
+            .prop_map(|(customer, has)| Operation::Claim { customer, has }),
         1 => (0..4_usize, any::<u32>())
             .prop_map(|(task, weight)| Operation::Weigh { task, weight }),
         4 => Just(Operation::Tick),
@@ -802,6 +809,17 @@ impl World {
                 self.tasks[task].drains = drains;
                 let twin = self.start_named(self.tasks[task].name.clone());
                 self.tasks.swap(task, twin);
+            }
+            Operation::Claim { customer, has } => {
+                self.started += 1;
+                let name = format!("liar-{}", self.started);
+                if let Ok(liar) = self.fleet.join(&name, u32::MAX, self.now) {
+                    let nothing = rates([0; 4]);
+                    let has = Some(Limits::clamped(rates(has)));
+                    let customer = CustomerId::new(customer);
+                    let usage = Usage { customer, used: nothing, demand: nothing, has };
+                    assert!(self.fleet.report(liar, None, &[usage], self.now).unwrap().renewed);
+                }
             }
             Operation::Weigh { task, weight } => {
                 self.tasks[task].weight = weight;
@@ -883,8 +901,9 @@ proptest! {
     }
 
     /// With limits that change and leaders that fall: no task enforces more than the leader counts
-    /// for it, and what the leader counts is within the limit or not raised. Only a task
-    /// that says it holds more than the leader knew, in truth or in an old report, can raise it.
+    /// for it, and what the leader counts is within the limit or not raised. Tasks that say they
+    /// hold more than the leader knew, in truth, in an old report or in a lie, can raise it by the
+    /// safe share of the limit together.
     #[test]
     fn the_leader_counts_at_least_what_tasks_enforce_and_never_grants_beyond_the_limit(
         operations in vec(politics(), 1..120),
@@ -911,16 +930,17 @@ proptest! {
                         );
                     }
                 }
-                if strangers
-                    || learning
-                    || matches!(operation, Operation::Elect | Operation::Replay(_))
-                {
+                if learning || matches!(operation, Operation::Elect) {
                     continue;
                 }
+                let claims = strangers
+                    || matches!(operation, Operation::Replay(_) | Operation::Claim { .. });
                 let limits = nanos(world.limits[&CustomerId::new(customer)].as_array());
                 let counted = world.counted_in_all(customer);
                 for l in 0..4 {
-                    let most = u128::from(limits[l]).max(before[customer - 1][l]);
+                    let claimed = if claims { world.config.safe.share_of(limits[l]) } else { 0 };
+                    let most =
+                        u128::from(limits[l]).max(before[customer - 1][l]) + u128::from(claimed);
                     prop_assert!(
                         counted[l] <= most,
                         "{counted:?} of {limits:?} after {operation:?}"

@@ -142,6 +142,33 @@ fn a_full_table_refuses_a_successor_and_keeps_the_process() {
     assert!(task.report(&mut fleet, customer, 1.0, now));
 }
 
+/// Long after learning, a task joins, claims to hold everything, and is never heard of again.
+#[test]
+fn a_claim_after_learning_does_not_freeze_the_customer() {
+    let (mut fleet, customer, mut now) = fleet(10.0);
+    let mut honest = Honest::join(&mut fleet, "honest", 1, now);
+    let mut frozen = 0;
+    for second in 0..900 {
+        now += SECOND;
+        if second == 10 {
+            for name in ["liar", "accomplice"] {
+                let liar = fleet.join(name, 1, now).unwrap();
+                let nothing = [CostRate::ZERO; 4];
+                let has = Some(Limits::UNLIMITED);
+                let usage = Usage { customer, used: nothing, demand: nothing, has };
+                assert!(fleet.report(liar, None, &[usage], now).unwrap().renewed);
+            }
+        }
+        let wants = if second < 20 { 1.0 } else { 9.0 };
+        honest.report(&mut fleet, customer, wants, now);
+        let mut changes = Vec::new();
+        fleet.tick(now, &mut changes);
+        honest.take(&changes);
+        frozen += u32::from(second >= 30 && honest.has.whole() < cpus(4.0));
+    }
+    assert!(frozen < 10, "the only task with demand was held down for {frozen} s");
+}
+
 #[test]
 fn a_weight_that_is_made_up_leaves_others_their_share() {
     let (mut fleet, customer, mut now) = fleet(10.0);
