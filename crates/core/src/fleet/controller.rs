@@ -71,23 +71,10 @@ impl Fleet {
 
     /// Configures the customer called `name`, or changes its limits.
     pub fn set_customer(&mut self, name: &str, limits: Limits) -> Result<CustomerId, Full> {
-        let ledger = &mut self.ledger;
-        let index = if let Some(&index) = ledger.customer_names.get(name) {
-            index as usize
-        } else {
-            let free = |customer: &Customer| customer.retired && customer.entries.is_empty();
-            let index = ledger.customers.iter().position(free).unwrap_or(ledger.customers.len());
-            if index >= self.config.customers_max {
-                return Err(Full { what: "customers", max: self.config.customers_max });
-            }
-            if index == ledger.customers.len() {
-                ledger.customers.push(Customer::default());
-            }
-            ledger.customer_names.insert(name.to_owned(), index as u32);
-            index
-        };
-        let id = CustomerId::new(index);
-        self.ledger.customers[index].retired = false;
+        let max = self.config.customers_max;
+        let index = self.ledger.customer_named(name);
+        let index = index.or_else(|| self.ledger.add_customer(name, max));
+        let id = CustomerId::new(index.ok_or(Full { what: "customers", max })?);
         self.set_limits(id, limits);
         Ok(id)
     }
@@ -99,18 +86,14 @@ impl Fleet {
 
     /// The customer called `name` is no longer configured and falls under the default.
     pub fn remove_customer(&mut self, name: &str) {
-        if let Some(index) = self.ledger.customer_names.remove(name) {
-            self.ledger.customers[index as usize].retired = true;
-            self.set_limits(CustomerId::new(index as usize), Limits::ZERO);
+        if let Some(index) = self.ledger.retire_customer(name) {
+            self.set_limits(CustomerId::new(index), Limits::ZERO);
         }
     }
 
     /// The customer called `name`; whoever is not configured is [`CustomerId::DEFAULT`].
     pub fn customer(&self, name: &str) -> CustomerId {
-        self.ledger
-            .customer_names
-            .get(name)
-            .map_or(CustomerId::DEFAULT, |&index| CustomerId::new(index as usize))
+        self.ledger.customer_named(name).map_or(CustomerId::DEFAULT, CustomerId::new)
     }
 
     /// What a task may admit of a customer for which it has no grant.

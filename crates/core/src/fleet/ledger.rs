@@ -209,8 +209,10 @@ pub(super) struct Ledger {
     pub(super) tasks: Vec<Task>,
     pub(super) customers: Vec<Customer>,
     vacant: Vec<u32>,
+    /// Places of customers that are retired and have no entries left.
+    pub(super) vacant_customers: Vec<u32>,
     task_names: BTreeMap<String, u32>,
-    pub(super) customer_names: BTreeMap<String, u32>,
+    customer_names: BTreeMap<String, u32>,
     pub(super) dirty: Vec<u32>,
 }
 
@@ -224,6 +226,10 @@ impl Ledger {
     pub(super) fn slot(&self, id: TaskId) -> Option<usize> {
         let task = self.tasks.get(id.slot())?;
         (task.state != State::Vacant && task.id == id).then_some(id.slot())
+    }
+
+    pub(super) fn customer_named(&self, name: &str) -> Option<usize> {
+        self.customer_names.get(name).map(|&index| index as usize)
     }
 
     pub(super) fn slot_named(&self, name: &str) -> Option<usize> {
@@ -296,6 +302,32 @@ impl Ledger {
             self.mark(customer as usize);
         }
         self.vacant.push(slot as u32);
+    }
+
+    /// Gives a new customer a place, unless there are `max` already.
+    pub(super) fn add_customer(&mut self, name: &str, max: usize) -> Option<usize> {
+        let index = match self.vacant_customers.pop() {
+            Some(index) => index as usize,
+            None if self.customers.len() < max => {
+                self.customers.push(Customer::default());
+                self.customers.len() - 1
+            }
+            None => return None,
+        };
+        self.customers[index].retired = false;
+        self.customer_names.insert(name.to_owned(), index as u32);
+        Some(index)
+    }
+
+    /// The customer is no longer configured. Its place is free once its entries are gone.
+    pub(super) fn retire_customer(&mut self, name: &str) -> Option<usize> {
+        let index = self.customer_names.remove(name)?;
+        let customer = &mut self.customers[index as usize];
+        customer.retired = true;
+        if customer.entries.is_empty() {
+            self.vacant_customers.push(index);
+        }
+        Some(index as usize)
     }
 
     /// Has the customer looked at in the next round.
@@ -384,8 +416,11 @@ impl Ledger {
 
     /// Takes an entry out of the customer's, and tells the task whose entry takes its place.
     fn take_out(&mut self, customer: usize, place: usize) {
-        let entries = &mut self.customers[customer].entries;
+        let Customer { entries, retired, .. } = &mut self.customers[customer];
         entries.swap_remove(place);
+        if *retired && entries.is_empty() {
+            self.vacant_customers.push(customer as u32);
+        }
         if let Some(moved) = entries.get(place) {
             let list = &mut self.tasks[moved.task as usize].entries;
             if let Ok(position) = list.binary_search_by_key(&(customer as u32), |&(id, _)| id) {

@@ -636,6 +636,36 @@ fn tables_have_their_sizes_and_strangers_share_the_default() {
 }
 
 #[test]
+fn the_places_of_customers_that_are_gone_are_taken_before_new_ones() {
+    let mut world = World::new(config(), 1, &[]);
+    let set = |world: &mut World, name: &str| {
+        let id = world.fleet.set_customer(name, total(1_000)).unwrap();
+        world.limits.insert(id, total(1_000));
+        id
+    };
+    let [a, b, c] = ["a", "b", "c"].map(|name| set(&mut world, name));
+    world.want(0, b.index(), [0, 0, 10, 0]);
+    world.round();
+    for name in ["a", "b", "c", "nobody"] {
+        world.fleet.remove_customer(name);
+        world.fleet.remove_customer(name);
+        world.check_ledger();
+    }
+    // A task still holds a grant of "b".
+    let mut taken = ["d", "e"].map(|name| set(&mut world, name));
+    taken.sort_unstable();
+    assert_eq!(taken, [a, c]);
+    world.check_ledger();
+    assert_eq!(set(&mut world, "f").index(), c.index() + 1);
+    world.tasks[0].demand.clear();
+    for _ in 0..3 {
+        world.round();
+        world.check_ledger();
+    }
+    assert_eq!(set(&mut world, "g"), b);
+}
+
+#[test]
 fn a_task_that_does_not_acknowledge_is_not_renewed() {
     let mut fleet = Fleet::new(config(), 1, total(100), Timestamp::ZERO).unwrap();
     let id = fleet.join("x", 1, Timestamp::from_secs(100)).unwrap();
@@ -859,6 +889,13 @@ impl World {
             }
         }
         assert_eq!(pairs, ledger.customers.iter().map(|c| c.entries.len()).sum::<usize>());
+        let free = |&customer: &u32| {
+            let customer = &ledger.customers[customer as usize];
+            customer.retired && customer.entries.is_empty()
+        };
+        let mut vacant = ledger.vacant_customers.clone();
+        vacant.sort_unstable();
+        assert_eq!(vacant, (0..ledger.customers.len() as u32).filter(free).collect::<Vec<_>>());
     }
 }
 
