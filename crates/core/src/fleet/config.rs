@@ -111,10 +111,10 @@ pub enum FleetConfigError {
 }
 
 impl FleetConfig {
-    /// What a task may admit of a customer with these limits for whom it has no grant.
-    pub(super) fn unseen_of(&self, levels: Levels) -> Limits {
-        let tasks = self.tasks_max.max(1) as u64;
-        limits(part(self.unseen, levels).map(|share| share / tasks))
+    /// What a task may admit of a customer with these limits for whom it has no grant, if what is
+    /// set aside for that is divided by `places`.
+    pub(super) fn unseen_of(&self, levels: Levels, places: u64) -> Limits {
+        limits(part(self.unseen, levels).map(|share| share / places.max(1)))
     }
 
     /// Whether a fleet can be run like this.

@@ -56,9 +56,9 @@ impl Fleet {
         let default = Customer { limits: nanos(default.as_array()), ..Customer::default() };
         Ok(Self {
             learning_until: now + config.learning,
-            config,
             learned: false,
-            ledger: Ledger::new(epoch, default),
+            ledger: Ledger::new(epoch, config.tasks_max, default),
+            config,
             sweep: 0,
             divider: CustomerDivider::new(epoch),
         })
@@ -96,10 +96,12 @@ impl Fleet {
         self.ledger.customer_named(name).map_or(CustomerId::DEFAULT, CustomerId::new)
     }
 
-    /// What a task may admit of a customer for which it has no grant.
+    /// What a task may admit of a customer for which it has no grant. It has to be told that when
+    /// it joins, when the customer's limits change and when [`Round::unseen`] says so.
     pub fn unseen(&self, customer: CustomerId) -> Limits {
         let customer = self.ledger.customers.get(customer.index());
-        customer.map_or(Limits::ZERO, |customer| self.config.unseen_of(customer.limits))
+        let places = self.ledger.places.count();
+        customer.map_or(Limits::ZERO, |customer| self.config.unseen_of(customer.limits, places))
     }
 
     /// The sum of all limits over the capacity: above 1, not everyone can have its limit at once.
@@ -255,6 +257,7 @@ impl Fleet {
     pub fn tick(&mut self, now: Timestamp, changes: &mut Vec<Change>) -> Round {
         let mut round = Round::default();
         self.end_leases(now, &mut round);
+        round.unseen = self.ledger.places.settle(self.ledger.tasks());
         let learning = self.is_learning(now);
         if !self.learned && !learning {
             self.learned = true;

@@ -7,6 +7,7 @@
 use super::allocate::Levels;
 use super::limits::Limits;
 use super::message::TaskId;
+use super::unseen::Places;
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::units::{CostRate, Ratio, Timestamp};
@@ -207,6 +208,7 @@ pub(super) struct Ledger {
     /// How many have joined so far.
     joins: u64,
     pub(super) tasks: Vec<Task>,
+    pub(super) places: Places,
     pub(super) customers: Vec<Customer>,
     vacant: Vec<u32>,
     /// Places of customers that are retired and have no entries left.
@@ -218,8 +220,9 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Nobody but the customer who stands for all that are not configured.
-    pub(super) fn new(epoch: u64, default: Customer) -> Self {
-        Self { epoch, customers: vec![default], ..Self::default() }
+    pub(super) fn new(epoch: u64, tasks_max: usize, default: Customer) -> Self {
+        let places = Places::new(tasks_max);
+        Self { epoch, places, customers: vec![default], ..Self::default() }
     }
 
     /// The slot of a task that has not left.
@@ -263,6 +266,7 @@ impl Ledger {
             self.tasks[slot] = task;
         }
         self.task_names.insert(name.to_owned(), slot as u32);
+        self.places.fit(self.tasks());
         slot
     }
 
@@ -437,7 +441,7 @@ mod tests {
     const HALF: Ratio = Ratio::percent(50);
 
     fn entry() -> Entry {
-        let mut ledger = Ledger::new(1, Customer::default());
+        let mut ledger = Ledger::new(1, 1, Customer::default());
         let slot = ledger.enter("task");
         ledger.insert(slot, CustomerId::DEFAULT, 0, Timestamp::ZERO);
         ledger.customers.remove(0).entries.remove(0)

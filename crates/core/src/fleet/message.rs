@@ -109,6 +109,9 @@ pub struct Round {
     pub lost: usize,
     /// Tasks that were forgotten.
     pub forgotten: usize,
+    /// The fleet has grown or shrunk so much that every task has to be told anew what it may admit
+    /// of customers for which it has no grant: [`Fleet::unseen`](super::Fleet::unseen).
+    pub unseen: bool,
 }
 
 /// One customer across the fleet.

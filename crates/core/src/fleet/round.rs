@@ -223,7 +223,7 @@ impl CustomerDivider {
             task.pushed = self.number;
             task.waiting_since.get_or_insert(now);
             let (granted, safe) = if seat.revoke {
-                let unseen = config.unseen_of(customer.limits);
+                let unseen = config.unseen_of(customer.limits, ledger.places.count());
                 (unseen, unseen)
             } else {
                 (limits(new), limits(part(config.safe, new)))

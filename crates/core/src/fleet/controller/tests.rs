@@ -665,6 +665,28 @@ fn the_places_of_customers_that_are_gone_are_taken_before_new_ones() {
     assert_eq!(set(&mut world, "g"), b);
 }
 
+/// A request of 5 ms, of a customer with 100 CPU.
+#[test]
+fn a_new_task_can_serve_one_request_of_a_customer_that_it_sees_for_the_first_time() {
+    let default = FleetConfig::default();
+    let mut fleet = Fleet::new(default, 1, Limits::ZERO, Timestamp::ZERO).unwrap();
+    let limits = Limits::total(CostRate::from_cpus(100.0).unwrap());
+    let customer = fleet.set_customer("a", limits).unwrap();
+    let now = Timestamp::from_secs(1_000);
+    for (tasks, told, unseen) in [(32, false, 15_625_000), (100, true, 3_906_250)] {
+        for task in fleet.ledger.tasks()..tasks {
+            fleet.join(&format!("task-{task}"), 1, now).unwrap();
+        }
+        assert_eq!(fleet.unseen(customer), total(unseen), "{tasks} tasks");
+        assert_eq!(fleet.tick(now, &mut Vec::new()).unseen, told);
+    }
+    // They all joined and were never heard of again.
+    let later = now + Duration::from_secs(10_000);
+    fleet.tick(later, &mut Vec::new());
+    let round = fleet.tick(later + Duration::from_secs(10_000), &mut Vec::new());
+    assert!(round.forgotten == 100 && round.unseen);
+}
+
 #[test]
 fn a_task_that_does_not_acknowledge_is_not_renewed() {
     let mut fleet = Fleet::new(config(), 1, total(100), Timestamp::ZERO).unwrap();
