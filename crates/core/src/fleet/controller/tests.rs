@@ -286,6 +286,13 @@ impl World {
         nanos(held.map_or_else(|| self.fleet.unseen(id), |held| held.enforced(self.now)).as_array())
     }
 
+    /// Whether the leader knows what the task holds, or has no right not to: its lease goes on.
+    fn is_in_sight(&self, task: usize) -> bool {
+        let process = &self.tasks[task];
+        let lapsed = |held: &FailStatic| held.standing(self.now) == Standing::Lapsed;
+        process.known || !process.held.values().all(lapsed)
+    }
+
     fn totals(&self, customer: usize) -> Vec<u64> {
         (0..self.tasks.len()).map(|task| self.enforced(task, customer)[3]).collect()
     }
@@ -299,12 +306,20 @@ impl World {
     }
 
     fn counted_in_all(&self, customer: usize) -> [u128; 4] {
+        self.in_all(customer, Entry::counted)
+    }
+
+    fn claimed_in_all(&self, customer: usize) -> [u128; 4] {
+        self.in_all(customer, Entry::claimed)
+    }
+
+    fn in_all(&self, customer: usize, part: impl Fn(&Entry, u64) -> Levels) -> [u128; 4] {
         let ledger = &self.fleet.ledger;
         let mut sum = [0; 4];
         for entry in &ledger.customers[customer].entries {
-            let counted = entry.counted(ledger.tasks[entry.task as usize].acked);
+            let part = part(entry, ledger.tasks[entry.task as usize].acked);
             for l in 0..4 {
-                sum[l] += u128::from(counted[l]);
+                sum[l] += u128::from(part[l]);
             }
         }
         sum
@@ -946,7 +961,7 @@ proptest! {
             for (customer, limits) in (1..).zip(CUSTOMERS) {
                 for (l, &limit) in limits.iter().enumerate() {
                     let enforced: u128 = (0..world.tasks.len())
-                        .filter(|&task| world.tasks[task].known)
+                        .filter(|&task| world.is_in_sight(task))
                         .map(|task| u128::from(world.enforced(task, customer)[l]))
                         .sum();
                     prop_assert!(
@@ -968,6 +983,7 @@ proptest! {
         operations in vec(politics(), 1..120),
     ) {
         let mut world = World::new(config(), 4, &customers());
+        let mut highest = CUSTOMERS;
         for operation in operations {
             let before = [1, 2].map(|customer| world.counted_in_all(customer));
             let strangers = world.tasks.iter().any(|task| !task.known);
@@ -996,7 +1012,11 @@ proptest! {
                     || matches!(operation, Operation::Replay(_) | Operation::Claim { .. });
                 let limits = nanos(world.limits[&CustomerId::new(customer)].as_array());
                 let counted = world.counted_in_all(customer);
+                let claimed = world.claimed_in_all(customer);
                 for l in 0..4 {
+                    let highest = &mut highest[customer - 1][l];
+                    *highest = limits[l].max(*highest);
+                    prop_assert!(claimed[l] <= u128::from(world.config.safe.share_of(*highest)));
                     let claimed = if claims { world.config.safe.share_of(limits[l]) } else { 0 };
                     let most =
                         u128::from(limits[l]).max(before[customer - 1][l]) + u128::from(claimed);

@@ -169,6 +169,30 @@ fn a_claim_after_learning_does_not_freeze_the_customer() {
     assert!(frozen < 10, "the only task with demand was held down for {frozen} s");
 }
 
+/// Ten say that they hold everything, and somebody comes who holds nothing.
+#[test]
+fn claims_count_for_half_of_the_limit_together() {
+    let (mut fleet, customer, mut now) = fleet(10.0);
+    for i in 0..10 {
+        let liar = fleet.join(&format!("liar-{i}"), 1, now).unwrap();
+        let nothing = [CostRate::ZERO; 4];
+        let usage =
+            Usage { customer, used: nothing, demand: nothing, has: Some(Limits::UNLIMITED) };
+        assert!(fleet.report(liar, None, &[usage], now).unwrap().renewed);
+    }
+    let mut honest = Honest::join(&mut fleet, "honest", 1, now);
+    for second in 1..=120 {
+        now += SECOND;
+        honest.report(&mut fleet, customer, 9.0, now);
+        let mut changes = Vec::new();
+        fleet.tick(now, &mut changes);
+        honest.take(&changes);
+        // Half, less 3 %; then the leases of 116 s end, and floors of the vanished are left.
+        let least = if second < 116 { 4.7 } else { 9.0 };
+        assert!(honest.has.whole() >= cpus(least), "{second} s: {}", honest.has.whole());
+    }
+}
+
 #[test]
 fn a_weight_that_is_made_up_leaves_others_their_share() {
     let (mut fleet, customer, mut now) = fleet(10.0);
