@@ -46,7 +46,8 @@ impl Demand {
 /// How one criticality is shared out.
 #[derive(Debug, Clone, Copy, Default)]
 struct Level {
-    /// All that is wanted can be had.
+    /// All that is wanted, and whether it can be had.
+    wants: f64,
     fits: bool,
     /// What there is, over all subclients.
     equal: f64,
@@ -68,15 +69,13 @@ impl Shares {
     pub(super) fn new<'a>(
         kind: Kind,
         capacity: f64,
-        demands: impl Iterator<Item = &'a Demand> + Clone,
+        demands: &(impl Iterator<Item = &'a Demand> + Clone),
     ) -> Self {
         let mut levels = [Level::default(); LEVELS];
         let mut left = capacity;
         for (l, level) in levels.iter_mut().enumerate().rev() {
-            let parts = demands.clone().map(|demand| demand.0[l]);
-            *level = Level::new(kind, left, parts.clone());
-            let wants: f64 = parts.map(|part| part.wants).sum();
-            left = if level.fits { (left - wants).max(0.0) } else { 0.0 };
+            *level = Level::new(kind, left, demands.clone().map(|demand| demand.0[l]));
+            left = (left - level.wants).max(0.0);
         }
         Self { kind, levels }
     }
@@ -103,6 +102,7 @@ impl Level {
         }
         let claims = parts.map(|part| Claim::new(part.wants, part.subclients as f64));
         Self {
+            wants,
             fits: wants <= capacity,
             equal,
             proportion: if lacked > 0.0 { left / lacked } else { 0.0 },

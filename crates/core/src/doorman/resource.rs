@@ -11,10 +11,10 @@
 //! FAIR_SHARE          min(w, level x s), the level of weighted max-min
 //! ```
 //!
-//! The last two serve each priority from what the ones above leave: see `demand`. They never promise
-//! the same capacity twice: a client gets at most `C` less the leases of all others. A newcomer
-//! therefore may have to wait until the others refreshed and gave up what is now too much. A lease
-//! that ended counts for nothing.
+//! The last two serve each priority from what the ones above leave: see `demand`. They never
+//! promise the same capacity twice: a client gets at most `C` less the leases of all others. A
+//! newcomer therefore may have to wait until the others refreshed and gave up what is now too much.
+//! A lease that ended counts for nothing.
 //!
 //! A new master knows no leases. While it **learns** everyone keeps what it says it has; by the end
 //! every lease of the old master was either reported or has run out.
@@ -322,7 +322,7 @@ impl Resource {
         } else {
             self.add_up_has();
             let demands = self.clients.values().map(|client| &client.demand);
-            *self.shares.insert(Shares::new(kind, self.capacity, demands))
+            *self.shares.insert(Shares::new(kind, self.capacity, &demands))
         };
         let others = (self.has - held).max(0.0);
         shares.of(demand).min((self.capacity - others).max(0.0))

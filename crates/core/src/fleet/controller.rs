@@ -13,10 +13,10 @@
 //! **What can go wrong.** A task that lies about demand gets at most what the other tasks' demand
 //! and floors leave; one that lies about its weight, as much as `weight_max` tasks which do. Those
 //! that lie about what they hold keep at most the safe share of a limit from the others; while the
-//! leader learns, all of it. One that does not acknowledge is not answered, so its lease ends. One that was
-//! silent for so long that it was forgotten may still use its safe share; nobody can know. A process
-//! that another one of its name replaced is forgotten with its lease: whoever starts its successor
-//! has given it up.
+//! leader learns, all of it. One that does not acknowledge is not answered, so its lease ends. One
+//! that was silent for so long that it was forgotten may still use its safe share; nobody can know.
+//! A process that another one of its name replaced is forgotten with its lease: whoever starts its
+//! successor has given it up.
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
@@ -132,8 +132,9 @@ impl Fleet {
     }
 
     /// A process opened its first stream at this leader. `weight` is how many tasks it stands for:
-    /// 1, or up to [`FleetConfig::weight_max`] for a zone's server. If there is one of that name, it is another and has to make
-    /// way: its reports are no longer taken, and what it holds counts until its lease ends.
+    /// 1, or up to [`FleetConfig::weight_max`] for a zone's server. If there is one of that name,
+    /// it is another and has to make way: its reports are no longer taken, and what it holds counts
+    /// until its lease ends.
     pub fn join(&mut self, name: &str, weight: u32, now: Timestamp) -> Result<TaskId, Full> {
         let other = self.ledger.slot_named(name);
         let makes_room = other.is_some_and(|slot| !self.ledger.is_using(slot));

@@ -119,9 +119,9 @@ impl FailStatic {
         self.answered = self.answered.max(answered).min(now);
     }
 
-    /// The task joined the leader of `epoch` as a new one. If that leader granted this, it no longer
-    /// counts it for long: only the safe share is left. The grant of an earlier leader stays, as
-    /// the new one learns it.
+    /// The task joined the leader of `epoch` as a new one. If that leader granted this, it soon no
+    /// longer counts it: only the safe share is left. The grant of an earlier leader stays, as the
+    /// new one learns it.
     pub fn rejoin(&mut self, epoch: u64) {
         if self.generation.is_some_and(|generation| generation.epoch == epoch) {
             self.limits = self.safe;

@@ -346,7 +346,7 @@ proptest! {
     ) {
         let kind = if fair { Kind::FairShare } else { Kind::ProportionalShare };
         let bands: Vec<_> = clients.iter().map(|&client| [client]).collect();
-        let bands: Vec<&[_]> = bands.iter().map(|band| band.as_slice()).collect();
+        let bands: Vec<&[_]> = bands.iter().map(<[_; 1]>::as_slice).collect();
         let grants = by_priority(kind, 120.0, &bands);
         let lacks = |i: usize| grants[i] < clients[i].2 - 1e-9;
         for (i, &(low, ..)) in clients.iter().enumerate() {

@@ -234,7 +234,9 @@ proptest! {
             }
             let mut changes = Vec::new();
             fleet.tick(now, &mut changes);
-            tasks.iter_mut().for_each(|(task, _)| task.take(&changes));
+            for (task, _) in &mut tasks {
+                task.take(&changes);
+            }
         }
         // All but 3 % for floors and the unseen goes by weight and demand.
         let places = f64::from(weight_max) * liars.len() as f64 + 1.0;
