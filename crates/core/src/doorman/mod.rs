@@ -8,13 +8,15 @@
 //! |---|---|
 //! | which resource is shared out how | [`config`], [`glob`] |
 //! | who has how much of it | [`resource`] |
+//! | who is served first | `demand` |
 //! | the fair level itself | [`share`](crate::share) |
 //!
 //! Differences to the Go server, on purpose: fair share is exact (the two-round original can grant
-//! more than was asked), `priority` reaches the tree of servers instead of being dropped, and
-//! nothing that is not a number gets into a sum.
+//! more than was asked), `priority` decides who is served first and reaches the tree of servers
+//! instead of being dropped, and nothing that is not a number gets into a sum.
 
 pub mod config;
+mod demand;
 pub mod glob;
 pub mod resource;
 

@@ -1,6 +1,7 @@
 //! One resource: who has how much of it, and who gets how much next.
 //!
-//! With capacity `C`, `n` subclients in all, `s` of them behind this client, `w` wanted:
+//! With capacity `C`, `n` subclients in all, `s` of them behind this client, `w` wanted, and all of
+//! the same priority:
 //!
 //! ```text
 //! NO_ALGORITHM        w
@@ -10,9 +11,10 @@
 //! FAIR_SHARE          min(w, level x s), the level of weighted max-min
 //! ```
 //!
-//! The last two never promise the same capacity twice: a client gets at most `C` less the leases of
-//! all others. A newcomer therefore may have to wait until the others refreshed and gave up what is
-//! now too much. A lease that ended counts for nothing.
+//! The last two serve each priority from what the ones above leave: see `demand`. They never
+//! promise the same capacity twice: a client gets at most `C` less the leases of all others. A
+//! newcomer therefore may have to wait until the others refreshed and gave up what is now too much.
+//! A lease that ended counts for nothing.
 //!
 //! A new master knows no leases. While it **learns** everyone keeps what it says it has; by the end
 //! every lease of the old master was either reported or has run out.
@@ -21,8 +23,9 @@
 //! limiters behind it are not reset for nothing.
 
 use super::config::{Kind, SafeCapacity, Template};
+use super::demand::{Demand, Shares};
 use crate::criticality::Criticality;
-use crate::share::{Claim, amount, water_level};
+use crate::share::amount;
 use crate::units::Timestamp;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,14 +107,6 @@ impl Request {
         self.has = has;
         self
     }
-
-    fn wants(&self) -> f64 {
-        amount(self.bands.iter().map(|band| band.wants).sum())
-    }
-
-    fn subclients(&self) -> u64 {
-        self.bands.iter().fold(0, |sum: u64, band| sum.saturating_add(band.clients)).max(1)
-    }
 }
 
 /// Adds up bands of the same priority; highest first.
@@ -137,20 +132,8 @@ pub struct TooManyClients {
 #[derive(Debug, Clone)]
 struct Client {
     bands: Vec<Band>,
-    wants: f64,
-    subclients: u64,
+    demand: Demand,
     lease: Lease,
-}
-
-/// What depends on all that is wanted, and holds until someone wants something else.
-#[derive(Debug, Clone, Copy)]
-struct Totals {
-    wants: f64,
-    /// The capacity over all subclients.
-    equal: f64,
-    /// What those below their equal share leave, over what those above it lack.
-    proportion: f64,
-    level: f64,
 }
 
 /// A resource and its leases.
@@ -166,7 +149,8 @@ pub struct Resource {
     has: f64,
     /// How often `has` was added to since it was last added up anew.
     has_changes: usize,
-    totals: Option<Totals>,
+    /// How it is shared out, unless that has to be found anew.
+    shares: Option<Shares>,
 }
 
 impl Resource {
@@ -181,7 +165,7 @@ impl Resource {
             expiries: BTreeSet::new(),
             has: 0.0,
             has_changes: 0,
-            totals: None,
+            shares: None,
         }
     }
 
@@ -189,13 +173,13 @@ impl Resource {
     pub fn reconfigure(&mut self, template: Template) {
         self.capacity = amount(template.capacity());
         self.template = template;
-        self.totals = None;
+        self.shares = None;
     }
 
     /// Sets the capacity that a server further up the tree has granted.
     pub fn set_capacity(&mut self, capacity: f64) {
         self.capacity = amount(capacity);
-        self.totals = None;
+        self.shares = None;
     }
 
     /// Gives `client` a lease, in place of the one it has.
@@ -212,15 +196,15 @@ impl Resource {
         }
         let held = known.map_or(0.0, |(_, client)| client.lease.capacity);
         let key = known.map_or_else(|| Arc::from(client), |(key, _)| Arc::clone(key));
-        self.enter(&key, request, now);
+        let demand = self.enter(&key, request, now);
 
         let granted = if now < self.learning_until {
             self.learned(request.has, now)
         } else {
-            self.share(request, held)
+            self.share(&demand, held)
         };
         // A grant that is already counted can be kept without raising any sum.
-        let same = (granted - held).abs() <= SAME * held && held <= request.wants();
+        let same = (granted - held).abs() <= SAME * held && held <= demand.wants();
         let capacity = if same { held } else { granted };
 
         let algorithm = self.template.algorithm();
@@ -242,7 +226,7 @@ impl Resource {
     pub fn release(&mut self, client: &str) -> bool {
         let Some((key, gone)) = self.clients.remove_entry(client) else { return false };
         self.expiries.remove(&(gone.lease.expiry, key));
-        self.totals = None;
+        self.shares = None;
         self.count_has(-gone.lease.capacity);
         true
     }
@@ -302,21 +286,18 @@ impl Resource {
     }
 
     /// Notes what the client wants. Its lease stays as it is, or is an empty one.
-    fn enter(&mut self, key: &Arc<str>, request: &Request, now: Timestamp) {
-        let (wants, subclients) = (request.wants(), request.subclients());
+    fn enter(&mut self, key: &Arc<str>, request: &Request, now: Timestamp) -> Demand {
         let none = Lease { expiry: now, refresh_interval: Duration::ZERO, capacity: 0.0 };
         let client = self.clients.entry(Arc::clone(key)).or_insert_with(|| {
-            self.totals = None;
-            Client { bands: Vec::new(), wants: 0.0, subclients: 0, lease: none }
+            self.shares = None;
+            Client { bands: Vec::new(), demand: Demand::default(), lease: none }
         });
-        if client.wants != wants || client.subclients != subclients {
-            self.totals = None;
-        }
-        client.wants = wants;
-        client.subclients = subclients;
         if client.bands != request.bands {
+            self.shares = None;
             client.bands.clone_from(&request.bands);
+            client.demand = Demand::new(&request.bands);
         }
+        client.demand
     }
 
     /// What the client says it has, as far as that can be.
@@ -328,57 +309,23 @@ impl Resource {
         has.filter(|lease| lease.expiry > now).map_or(0.0, |lease| amount(lease.capacity).min(most))
     }
 
-    /// What the algorithm gives to someone who holds `held`.
-    fn share(&mut self, request: &Request, held: f64) -> f64 {
-        let (wants, subclients) = (request.wants(), request.subclients() as f64);
-        let granted = match self.template.algorithm().kind() {
-            Kind::NoAlgorithm => return wants,
-            Kind::Static => return wants.min(self.capacity),
-            Kind::ProportionalShare => {
-                let totals = self.totals();
-                let equal = totals.equal * subclients;
-                if totals.wants <= self.capacity || wants <= equal {
-                    wants
-                } else {
-                    equal + (wants - equal) * totals.proportion
-                }
-            }
-            Kind::FairShare => Claim::new(wants, subclients).at(self.totals().level),
+    /// What the algorithm gives to someone who wants that and holds `held`.
+    fn share(&mut self, demand: &Demand, held: f64) -> f64 {
+        let kind = self.template.algorithm().kind();
+        match kind {
+            Kind::NoAlgorithm => return demand.wants(),
+            Kind::Static => return demand.wants().min(self.capacity),
+            Kind::ProportionalShare | Kind::FairShare => {}
+        }
+        let shares = if let Some(shares) = self.shares {
+            shares
+        } else {
+            self.add_up_has();
+            let demands = self.clients.values().map(|client| &client.demand);
+            *self.shares.insert(Shares::new(kind, self.capacity, &demands))
         };
         let others = (self.has - held).max(0.0);
-        granted.min((self.capacity - others).max(0.0))
-    }
-
-    /// Looks at all clients, unless nothing changed since the last time.
-    fn totals(&mut self) -> Totals {
-        if let Some(totals) = self.totals {
-            return totals;
-        }
-        self.add_up_has();
-        let clients = || self.clients.values();
-        let subclients = clients().fold(0_u64, |sum, c| sum.saturating_add(c.subclients)).max(1);
-        let equal = self.capacity / subclients as f64;
-        let (mut left, mut lacked) = (0.0, 0.0);
-        for client in clients() {
-            let over = client.wants - equal * client.subclients as f64;
-            if over > 0.0 {
-                lacked += over;
-            } else {
-                left -= over;
-            }
-        }
-        let claims = clients().map(|c| Claim::new(c.wants, c.subclients as f64));
-        let totals = Totals {
-            wants: clients().map(|c| c.wants).sum(),
-            equal,
-            proportion: if lacked > 0.0 { left / lacked } else { 0.0 },
-            level: match self.template.algorithm().kind() {
-                Kind::FairShare => water_level(self.capacity, claims),
-                Kind::NoAlgorithm | Kind::Static | Kind::ProportionalShare => f64::INFINITY,
-            },
-        };
-        self.totals = Some(totals);
-        totals
+        shares.of(demand).min((self.capacity - others).max(0.0))
     }
 
     /// Adds to the sum of leases. Rounding errors add up too, so that after as many additions as

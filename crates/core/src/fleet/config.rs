@@ -35,7 +35,10 @@ pub struct FleetConfig {
     pub deadband: Ratio,
     /// The same for changes smaller than this share of the task's room to grow.
     pub room_band: Ratio,
-    /// The most tasks.
+    /// The most tasks that one of them may stand for; a higher weight is lowered to it. Any task
+    /// can call itself a zone's server, and takes as many shares as it says it is.
+    pub weight_max: u32,
+    /// The most tasks, counting those of which nobody knows whether they still run.
     pub tasks_max: usize,
     /// The most customers, the default one included.
     pub customers_max: usize,
@@ -65,6 +68,8 @@ impl Default for FleetConfig {
             // wave would cost more than they are worth: half of the room is room enough.
             deadband: Ratio::percent(2),
             room_band: Ratio::percent(50),
+            // Everyone stands for itself: who has zones' servers knows how large they are.
+            weight_max: 1,
             tasks_max: 1 << 14,
             customers_max: 1 << 16,
             customers_per_task_max: 1 << 12,
@@ -106,10 +111,10 @@ pub enum FleetConfigError {
 }
 
 impl FleetConfig {
-    /// What a task may admit of a customer with these limits for whom it has no grant.
-    pub(super) fn unseen_of(&self, levels: Levels) -> Limits {
-        let tasks = self.tasks_max.max(1) as u64;
-        limits(part(self.unseen, levels).map(|share| share / tasks))
+    /// What a task may admit of a customer with these limits for whom it has no grant, if what is
+    /// set aside for that is divided by `places`.
+    pub(super) fn unseen_of(&self, levels: Levels, places: u64) -> Limits {
+        limits(part(self.unseen, levels).map(|share| share / places.max(1)))
     }
 
     /// Whether a fleet can be run like this.
@@ -127,6 +132,7 @@ impl FleetConfig {
             return Err(FleetConfigError::Safe);
         }
         for (what, found, most) in [
+            ("weight_max", self.weight_max as usize, TaskId::COUNT_MAX),
             ("tasks_max", self.tasks_max, TaskId::COUNT_MAX),
             ("customers_max", self.customers_max, 1 << 24),
             ("customers_per_task_max", self.customers_per_task_max, 1 << 24),

@@ -6,14 +6,21 @@
 //!
 //! **Learning.** A new leader knows nothing. Until every grant of the old one was reported or has
 //! ended, tasks keep what they say they have; nobody is cut, and nobody gets more than its floor.
+//! Who comes later with something from before can only have the safe share of a grant that has
+//! ended. All that is said to be held then counts up to the safe share of the limit together, and
+//! until the task acknowledged a grant or its lease ends.
 //!
 //! **What can go wrong.** A task that lies about demand gets at most what the other tasks' demand
-//! and floors leave. One that does not acknowledge is not answered, so its lease ends. One that was
-//! silent for so long that it was forgotten may still use its safe share; nobody can know.
+//! and floors leave; one that lies about its weight, as much as `weight_max` tasks which do. Those
+//! that lie about what they hold keep at most the safe share of a limit from the others; while the
+//! leader learns, all of it. One that does not acknowledge is not answered, so its lease ends. One
+//! that was silent for so long that it was forgotten may still use its safe share; nobody can know.
+//! A process that another one of its name replaced is forgotten with its lease: whoever starts its
+//! successor has given it up.
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
-use super::ledger::{Customer, Entry, Ledger, State, limits, nanos};
+use super::ledger::{Customer, Entry, Ledger, State, add, limits, nanos, part};
 use super::limits::Limits;
 use super::message::{Answer, Change, CustomerStatus, Full, Generation};
 use super::message::{NotJoined, Round, TaskId, Usage};
@@ -49,9 +56,9 @@ impl Fleet {
         let default = Customer { limits: nanos(default.as_array()), ..Customer::default() };
         Ok(Self {
             learning_until: now + config.learning,
-            config,
             learned: false,
-            ledger: Ledger::new(default),
+            ledger: Ledger::new(epoch, config.tasks_max, default),
+            config,
             sweep: 0,
             divider: CustomerDivider::new(epoch),
         })
@@ -64,23 +71,10 @@ impl Fleet {
 
     /// Configures the customer called `name`, or changes its limits.
     pub fn set_customer(&mut self, name: &str, limits: Limits) -> Result<CustomerId, Full> {
-        let ledger = &mut self.ledger;
-        let index = if let Some(&index) = ledger.customer_names.get(name) {
-            index as usize
-        } else {
-            let free = |customer: &Customer| customer.retired && customer.entries.is_empty();
-            let index = ledger.customers.iter().position(free).unwrap_or(ledger.customers.len());
-            if index >= self.config.customers_max {
-                return Err(Full { what: "customers", max: self.config.customers_max });
-            }
-            if index == ledger.customers.len() {
-                ledger.customers.push(Customer::default());
-            }
-            ledger.customer_names.insert(name.to_owned(), index as u32);
-            index
-        };
-        let id = CustomerId::new(index);
-        self.ledger.customers[index].retired = false;
+        let max = self.config.customers_max;
+        let index = self.ledger.customer_named(name);
+        let index = index.or_else(|| self.ledger.add_customer(name, max));
+        let id = CustomerId::new(index.ok_or(Full { what: "customers", max })?);
         self.set_limits(id, limits);
         Ok(id)
     }
@@ -92,24 +86,22 @@ impl Fleet {
 
     /// The customer called `name` is no longer configured and falls under the default.
     pub fn remove_customer(&mut self, name: &str) {
-        if let Some(index) = self.ledger.customer_names.remove(name) {
-            self.ledger.customers[index as usize].retired = true;
-            self.set_limits(CustomerId::new(index as usize), Limits::ZERO);
+        if let Some(index) = self.ledger.retire_customer(name) {
+            self.set_limits(CustomerId::new(index), Limits::ZERO);
         }
     }
 
     /// The customer called `name`; whoever is not configured is [`CustomerId::DEFAULT`].
     pub fn customer(&self, name: &str) -> CustomerId {
-        self.ledger
-            .customer_names
-            .get(name)
-            .map_or(CustomerId::DEFAULT, |&index| CustomerId::new(index as usize))
+        self.ledger.customer_named(name).map_or(CustomerId::DEFAULT, CustomerId::new)
     }
 
-    /// What a task may admit of a customer for which it has no grant.
+    /// What a task may admit of a customer for which it has no grant. It has to be told that when
+    /// it joins, when the customer's limits change and when [`Round::unseen`] says so.
     pub fn unseen(&self, customer: CustomerId) -> Limits {
         let customer = self.ledger.customers.get(customer.index());
-        customer.map_or(Limits::ZERO, |customer| self.config.unseen_of(customer.limits))
+        let places = self.ledger.places.count();
+        customer.map_or(Limits::ZERO, |customer| self.config.unseen_of(customer.limits, places))
     }
 
     /// The sum of all limits over the capacity: above 1, not everyone can have its limit at once.
@@ -139,27 +131,42 @@ impl Fleet {
         })
     }
 
-    /// A task opened a stream: a new one, or one that lost its old stream and is told all its
-    /// grants again. `weight` is how many tasks it stands for: 1, or more for a zone's server.
+    /// A process opened its first stream at this leader. `weight` is how many tasks it stands for:
+    /// 1, or up to [`FleetConfig::weight_max`] for a zone's server. If there is one of that name,
+    /// it is another and has to make way: its reports are no longer taken, and what it holds counts
+    /// until its lease ends.
     pub fn join(&mut self, name: &str, weight: u32, now: Timestamp) -> Result<TaskId, Full> {
-        let slot = if let Some(slot) = self.ledger.slot_named(name) {
-            slot
-        } else if self.ledger.tasks() < self.config.tasks_max {
-            self.ledger.enter(name)
-        } else {
+        let other = self.ledger.slot_named(name);
+        let makes_room = other.is_some_and(|slot| !self.ledger.is_using(slot));
+        if self.ledger.tasks() >= self.config.tasks_max && !makes_room {
             return Err(Full { what: "tasks", max: self.config.tasks_max });
-        };
+        }
+        if let Some(slot) = other {
+            self.ledger.replace(slot);
+        }
+        let slot = self.ledger.enter(name);
         let task = &mut self.ledger.tasks[slot];
-        if task.state != State::Live || task.pushed == 0 {
-            task.deadline = now + self.config.silence.lease();
+        task.deadline = now + self.config.silence.lease();
+        task.weight = weight.clamp(1, self.config.weight_max);
+        Ok(task.id)
+    }
+
+    /// The process that joined as `task` lost its stream and opened another: it goes on with what
+    /// it has and is told all its grants again. One that is not known has to join.
+    pub fn resume(&mut self, task: TaskId, now: Timestamp) -> Result<(), NotJoined> {
+        let slot = self.ledger.slot(task).ok_or(NotJoined)?;
+        let task = &mut self.ledger.tasks[slot];
+        match task.state {
+            State::Live if task.pushed > 0 => {}
+            State::Live | State::Lost => task.deadline = now + self.config.silence.lease(),
+            State::Vacant | State::Replaced => return Err(NotJoined),
         }
         task.state = State::Live;
-        task.weight = weight.max(1);
         task.waiting_since = None;
         let acked = task.acked;
         self.ledger.each_entry(slot, |entry| entry.untell(acked));
         self.ledger.mark_customers_of(slot);
-        Ok(self.ledger.id(slot))
+        Ok(())
     }
 
     /// A task has ended and admits nothing any more.
@@ -215,10 +222,20 @@ impl Fleet {
                     self.ledger.insert(slot, customer, position, now)
                 }
             };
-            let entry = &mut self.ledger.customers[customer.index()].entries[place];
+            let Customer { limits, entries, claimed, .. } =
+                &mut self.ledger.customers[customer.index()];
+            let entry = &mut entries[place];
             named += usize::from(entry.stamp != stamp);
             if let Some(has) = usage.has {
-                entry.learn(nanos(has.as_array()), acked, learning);
+                let has = nanos(has.as_array());
+                let has = core::array::from_fn(|l| has[l].min(limits[l]));
+                if learning {
+                    entry.learn(has, acked);
+                } else {
+                    let safe = part(self.config.safe, *limits);
+                    let room = core::array::from_fn(|l| safe[l].saturating_sub(claimed[l]));
+                    add(claimed, entry.claim(has, acked, room));
+                }
             }
             if note(entry, usage, stamp, now) {
                 self.ledger.mark(customer.index());
@@ -241,6 +258,7 @@ impl Fleet {
     pub fn tick(&mut self, now: Timestamp, changes: &mut Vec<Change>) -> Round {
         let mut round = Round::default();
         self.end_leases(now, &mut round);
+        round.unseen = self.ledger.places.settle(self.ledger.tasks());
         let learning = self.is_learning(now);
         if !self.learned && !learning {
             self.learned = true;
@@ -288,7 +306,7 @@ impl Fleet {
                     self.ledger.mark_customers_of(slot);
                     round.lost += 1;
                 }
-                State::Lost => {
+                State::Lost | State::Replaced => {
                     self.ledger.strike(slot);
                     round.forgotten += 1;
                 }

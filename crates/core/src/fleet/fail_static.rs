@@ -17,8 +17,9 @@
 //! only run equally fast.
 //!
 //! An answer within the lease brings the limits back at once; after it only a new grant does, as
-//! the server may have given the old one to others. A task that lapsed should join anew, once, so
-//! that the server tells it all its grants again.
+//! the server may have given the old one to others. A task that lapsed should resume, once, so that
+//! the server tells it all its grants again. If the server does not know it any more it has to join
+//! as a new one, and what that same leader granted it before has ended ([`FailStatic::rejoin`]).
 
 use super::{Generation, Limits};
 use crate::average::decay;
@@ -59,7 +60,7 @@ pub enum Standing {
     Held,
     /// The limits are on their way down to the safe share.
     Fading,
-    /// The grant has ended. The safe share applies, and the task should join anew.
+    /// The grant has ended. The safe share applies, and the task should resume or join anew.
     Lapsed,
 }
 
@@ -116,6 +117,16 @@ impl FailStatic {
             self.lapsed = true;
         }
         self.answered = self.answered.max(answered).min(now);
+    }
+
+    /// The task joined the leader of `epoch` as a new one. If that leader granted this, it soon no
+    /// longer counts it: only the safe share is left. The grant of an earlier leader stays, as the
+    /// new one learns it.
+    pub fn rejoin(&mut self, epoch: u64) {
+        if self.generation.is_some_and(|generation| generation.epoch == epoch) {
+            self.limits = self.safe;
+            self.lapsed = true;
+        }
     }
 
     /// What to enforce.
@@ -233,6 +244,18 @@ mod tests {
         assert!(task.grant(generation(1, 2), cpus([9; 4]), cpus([3; 4]), at(230), at(232)));
         assert_eq!(task.enforced(at(232)), cpus([9; 4]));
         assert_eq!(task.standing(at(232)), Standing::Held);
+    }
+
+    #[test]
+    fn a_leader_that_no_longer_knows_the_task_leaves_it_the_safe_share() {
+        let mut task = granted();
+        task.rejoin(2);
+        assert_eq!(task.enforced(at(1)), cpus([20, 40, 80, 80]));
+        task.rejoin(1);
+        assert_eq!(task.enforced(at(1)), cpus([10, 20, 40, 40]));
+        task.renew(at(1), at(2));
+        assert_eq!(task.holds(at(2)), cpus([10, 20, 40, 40]));
+        assert_eq!(task.standing(at(2)), Standing::Lapsed);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use super::allocate::Levels;
 use super::limits::Limits;
 use super::message::TaskId;
+use super::unseen::Places;
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::units::{CostRate, Ratio, Timestamp};
@@ -26,6 +27,9 @@ pub(super) struct Entry {
     pub(super) before: Levels,
     /// The last grant.
     pub(super) granted: Levels,
+    /// What it says it holds from before it joined. Unlike the others this is hearsay: it ends
+    /// with the lease.
+    claimed: Levels,
     /// The number of the last grant; 0 if the task has to be told, whatever it is.
     pub(super) number: u64,
     /// When there was demand last.
@@ -50,13 +54,22 @@ impl Entry {
 
     /// The most that the task may be using.
     pub(super) fn counted(&self, acked: u64) -> Levels {
-        if self.is_acked(acked) { self.granted } else { higher(self.before, self.granted) }
+        if self.is_acked(acked) {
+            self.granted
+        } else {
+            higher(self.claimed, higher(self.before, self.granted))
+        }
+    }
+
+    /// What counts only because the task says so.
+    pub(super) const fn claimed(&self, acked: u64) -> Levels {
+        if self.is_acked(acked) { [0; 4] } else { self.claimed }
     }
 
     /// The stream broke: the task has to be told anew, and may hold any of what it was told.
     pub(super) fn untell(&mut self, acked: u64) {
         if self.is_acked(acked) {
-            (self.before, self.firm) = ([0; 4], false);
+            (self.before, self.claimed, self.firm) = ([0; 4], [0; 4], false);
         }
         self.number = 0;
     }
@@ -64,6 +77,7 @@ impl Entry {
     /// The lease ended: the task fell back to the safe share of whatever it held.
     pub(super) fn lapse(&mut self, acked: u64, safe: Ratio) {
         self.untell(acked);
+        self.claimed = [0; 4];
         if self.firm {
             self.granted = higher(self.before, part(safe, self.granted));
         } else {
@@ -73,25 +87,44 @@ impl Entry {
         (self.used, self.demand) = Default::default();
     }
 
-    /// The task says that it holds `has`. That is news until it acknowledged a grant of this
-    /// stream, and counts. But only a leader that learns takes it for a grant: a report may be old,
-    /// or lie.
-    pub(super) fn learn(&mut self, has: Levels, acked: u64, learning: bool) {
+    /// The task says that it holds `has`, of another leader. That is news until it acknowledged a
+    /// grant of this stream, and counts.
+    pub(super) fn learn(&mut self, has: Levels, acked: u64) {
         if self.is_acked(acked) {
             return;
         }
         let more = higher(self.before, has);
         self.firm |= more != self.before;
         self.before = more;
-        if learning && self.number == 0 {
+        if self.number == 0 {
             self.granted = higher(self.granted, has);
         }
     }
 
+    /// The task says that it holds `has`, though the leader has learned everything there was to
+    /// learn: a safe share of which nobody knows any more, an old report, or a lie. It counts as
+    /// far as there is `room` for such claims, but is no grant. Returns by how much that is more.
+    pub(super) fn claim(&mut self, has: Levels, acked: u64, room: Levels) -> Levels {
+        let mut more = [0; 4];
+        if !self.is_acked(acked) {
+            let known = higher(self.claimed, higher(self.before, self.granted));
+            for l in 0..4 {
+                if has[l] > known[l] {
+                    more[l] = (has[l] - self.claimed[l]).min(room[l]);
+                    self.claimed[l] += more[l];
+                }
+            }
+        }
+        more
+    }
+
     /// The next grant.
     pub(super) fn grant(&mut self, levels: Levels, number: u64, acked: u64, revoked: bool) {
-        self.firm &= !self.is_acked(acked);
-        self.before = self.counted(acked);
+        if self.is_acked(acked) {
+            (self.before, self.claimed, self.firm) = (self.granted, [0; 4], false);
+        } else {
+            self.before = higher(self.before, self.granted);
+        }
         self.granted = levels;
         self.number = number;
         self.revoked = revoked;
@@ -101,6 +134,12 @@ impl Entry {
 /// The higher of both at every level.
 pub(super) fn higher(a: Levels, b: Levels) -> Levels {
     core::array::from_fn(|l| a[l].max(b[l]))
+}
+
+pub(super) fn add(sum: &mut Levels, levels: Levels) {
+    for (sum, level) in sum.iter_mut().zip(levels) {
+        *sum = sum.saturating_add(level);
+    }
 }
 
 pub(super) fn nanos(rates: [CostRate; Criticality::COUNT]) -> Levels {
@@ -124,15 +163,16 @@ pub(super) enum State {
     Live,
     /// The lease has ended: the task is gone, or runs on its safe shares where nobody sees it.
     Lost,
+    /// Another process joined under its name: it is not renewed, and counts until its lease ends.
+    Replaced,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Task {
+    pub(super) id: TaskId,
     pub(super) name: String,
     pub(super) state: State,
     pub(super) weight: u32,
-    /// Counts who had this slot, so that an id of an earlier one is not taken for it.
-    pub(super) version: u32,
     /// When its lease ends, or when it is forgotten.
     pub(super) deadline: Timestamp,
     /// All grants up to this one have arrived.
@@ -158,53 +198,61 @@ pub(super) struct Customer {
     pub(super) used: Levels,
     pub(super) demand: Levels,
     pub(super) counted: Levels,
+    /// As of then, and what was claimed since.
+    pub(super) claimed: Levels,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
+    epoch: u64,
+    /// How many have joined so far.
+    joins: u64,
     pub(super) tasks: Vec<Task>,
+    pub(super) places: Places,
     pub(super) customers: Vec<Customer>,
     vacant: Vec<u32>,
+    /// Places of customers that are retired and have no entries left.
+    pub(super) vacant_customers: Vec<u32>,
     task_names: BTreeMap<String, u32>,
-    pub(super) customer_names: BTreeMap<String, u32>,
+    customer_names: BTreeMap<String, u32>,
     pub(super) dirty: Vec<u32>,
 }
 
 impl Ledger {
     /// Nobody but the customer who stands for all that are not configured.
-    pub(super) fn new(default: Customer) -> Self {
-        Self { customers: vec![default], ..Self::default() }
+    pub(super) fn new(epoch: u64, tasks_max: usize, default: Customer) -> Self {
+        let places = Places::new(tasks_max);
+        Self { epoch, places, customers: vec![default], ..Self::default() }
     }
 
     /// The slot of a task that has not left.
     pub(super) fn slot(&self, id: TaskId) -> Option<usize> {
-        let slot = id.slot();
-        let task = self.tasks.get(slot)?;
-        (task.state != State::Vacant && TaskId::new(slot, task.version) == id).then_some(slot)
+        let task = self.tasks.get(id.slot())?;
+        (task.state != State::Vacant && task.id == id).then_some(id.slot())
     }
 
-    pub(super) fn id(&self, slot: usize) -> TaskId {
-        TaskId::new(slot, self.tasks[slot].version)
+    pub(super) fn customer_named(&self, name: &str) -> Option<usize> {
+        self.customer_names.get(name).map(|&index| index as usize)
     }
 
     pub(super) fn slot_named(&self, name: &str) -> Option<usize> {
         self.task_names.get(name).map(|&slot| slot as usize)
     }
 
-    /// How many tasks there are, lost ones included.
+    /// How many tasks there are, lost and replaced ones included.
     pub(super) fn tasks(&self) -> usize {
-        self.task_names.len()
+        self.tasks.len() - self.vacant.len()
     }
 
     /// Gives a new task a slot.
     pub(super) fn enter(&mut self, name: &str) -> usize {
         let slot = self.vacant.pop().map_or(self.tasks.len(), |slot| slot as usize);
-        let version = self.tasks.get(slot).map_or(0, |task| task.version);
+        self.joins += 1;
         let task = Task {
+            id: TaskId::new(self.epoch, self.joins, slot),
             name: name.to_owned(),
             state: State::Live,
             weight: 1,
-            version,
             deadline: Timestamp::ZERO,
             acked: 0,
             pushed: 0,
@@ -218,15 +266,39 @@ impl Ledger {
             self.tasks[slot] = task;
         }
         self.task_names.insert(name.to_owned(), slot as u32);
+        self.places.fit(self.tasks());
         slot
+    }
+
+    /// Whether a task has a lease, and may be using something under it.
+    pub(super) fn is_using(&mut self, slot: usize) -> bool {
+        let task = &self.tasks[slot];
+        let (acked, leased) = (task.acked, task.state == State::Live);
+        let mut holds = false;
+        self.each_entry(slot, |entry| holds |= entry.counted(acked) != [0; 4]);
+        leased && holds
+    }
+
+    /// Another process has the name now. What this one may be using goes on counting until its
+    /// lease ends; if that is nothing, it is struck out.
+    pub(super) fn replace(&mut self, slot: usize) {
+        if self.is_using(slot) {
+            self.tasks[slot].state = State::Replaced;
+            self.each_entry(slot, |entry| (entry.used, entry.demand) = Default::default());
+            self.mark_customers_of(slot);
+        } else {
+            self.strike(slot);
+        }
     }
 
     /// Strikes a task out; what it held is free.
     pub(super) fn strike(&mut self, slot: usize) {
         let task = &mut self.tasks[slot];
         task.state = State::Vacant;
-        task.version = task.version.wrapping_add(1);
-        self.task_names.remove(&take(&mut task.name));
+        let name = take(&mut task.name);
+        if self.task_names.get(&name) == Some(&(slot as u32)) {
+            self.task_names.remove(&name);
+        }
         for (customer, place) in take(&mut task.entries) {
             // Removing an entry moves another one of this customer, but none of this task: each
             // task has one entry per customer.
@@ -234,6 +306,32 @@ impl Ledger {
             self.mark(customer as usize);
         }
         self.vacant.push(slot as u32);
+    }
+
+    /// Gives a new customer a place, unless there are `max` already.
+    pub(super) fn add_customer(&mut self, name: &str, max: usize) -> Option<usize> {
+        let index = match self.vacant_customers.pop() {
+            Some(index) => index as usize,
+            None if self.customers.len() < max => {
+                self.customers.push(Customer::default());
+                self.customers.len() - 1
+            }
+            None => return None,
+        };
+        self.customers[index].retired = false;
+        self.customer_names.insert(name.to_owned(), index as u32);
+        Some(index)
+    }
+
+    /// The customer is no longer configured. Its place is free once its entries are gone.
+    pub(super) fn retire_customer(&mut self, name: &str) -> Option<usize> {
+        let index = self.customer_names.remove(name)?;
+        let customer = &mut self.customers[index as usize];
+        customer.retired = true;
+        if customer.entries.is_empty() {
+            self.vacant_customers.push(index);
+        }
+        Some(index as usize)
     }
 
     /// Has the customer looked at in the next round.
@@ -300,6 +398,7 @@ impl Ledger {
             demand: [0; 4],
             before: [0; 4],
             granted: [0; 4],
+            claimed: [0; 4],
             number: 0,
             wanted_at: now,
             revoked: false,
@@ -321,8 +420,11 @@ impl Ledger {
 
     /// Takes an entry out of the customer's, and tells the task whose entry takes its place.
     fn take_out(&mut self, customer: usize, place: usize) {
-        let entries = &mut self.customers[customer].entries;
+        let Customer { entries, retired, .. } = &mut self.customers[customer];
         entries.swap_remove(place);
+        if *retired && entries.is_empty() {
+            self.vacant_customers.push(customer as u32);
+        }
         if let Some(moved) = entries.get(place) {
             let list = &mut self.tasks[moved.task as usize].entries;
             if let Ok(position) = list.binary_search_by_key(&(customer as u32), |&(id, _)| id) {
@@ -339,7 +441,7 @@ mod tests {
     const HALF: Ratio = Ratio::percent(50);
 
     fn entry() -> Entry {
-        let mut ledger = Ledger::new(Customer::default());
+        let mut ledger = Ledger::new(1, 1, Customer::default());
         let slot = ledger.enter("task");
         ledger.insert(slot, CustomerId::DEFAULT, 0, Timestamp::ZERO);
         ledger.customers.remove(0).entries.remove(0)
@@ -379,23 +481,37 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_claims_counts_but_is_a_grant_only_while_learning() {
-        let mut later = entry();
-        later.learn([8; 4], 0, false);
-        assert_eq!((later.granted, later.counted(0)), ([0; 4], [8; 4]));
-        // Nobody knows what this falls back to.
-        later.lapse(0, HALF);
-        assert_eq!(later.counted(0), [8; 4]);
-
+    fn what_a_leader_learns_counts_as_a_grant() {
         let mut learning = entry();
-        learning.learn([8; 4], 0, true);
+        learning.learn([8; 4], 0);
         assert_eq!((learning.granted, learning.counted(0)), ([8; 4], [8; 4]));
+        // Nobody knows what this falls back to.
+        learning.lapse(0, HALF);
+        assert_eq!(learning.counted(0), [8; 4]);
 
         let mut known = entry();
         known.grant([3; 4], 1, 0, false);
-        known.learn([5; 4], 0, true);
+        known.learn([5; 4], 0);
         assert_eq!((known.granted, known.counted(0)), ([3; 4], [5; 4]));
-        known.learn([7; 4], 1, true);
+        known.learn([7; 4], 1);
         assert_eq!(known.counted(1), [3; 4]);
+    }
+
+    #[test]
+    fn a_claim_counts_as_far_as_there_is_room_and_until_an_ack_or_the_end_of_the_lease() {
+        let mut later = entry();
+        assert_eq!(later.claim([8; 4], 0, [5, 5, 9, 9]), [5, 5, 8, 8]);
+        assert_eq!((later.granted, later.counted(0)), ([0; 4], [5, 5, 8, 8]));
+        // Said again, it counts once.
+        assert_eq!(later.claim([8; 4], 0, [0, 1, 9, 9]), [0, 1, 0, 0]);
+        later.grant([6; 4], 1, 0, false);
+        assert_eq!((later.counted(0), later.claimed(0)), ([6, 6, 8, 8], [5, 6, 8, 8]));
+        assert_eq!((later.counted(1), later.claimed(1)), ([6; 4], [0; 4]));
+        assert_eq!(later.claim([9; 4], 1, [9; 4]), [0; 4]);
+        // The lease ends without an ack: the grant may have arrived, the claim is forgotten.
+        later.lapse(0, HALF);
+        assert_eq!(later.counted(0), [3; 4]);
+        // What is known to be held needs no room.
+        assert_eq!(later.claim([3; 4], 0, [9; 4]), [0; 4]);
     }
 }

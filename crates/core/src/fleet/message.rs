@@ -17,21 +17,42 @@ pub struct Generation {
     pub number: u64,
 }
 
-/// A task, as long as it is known. Ids of tasks that are gone are not mistaken for newer ones.
+/// A process that joined. No two have the same, not even at different leaders, so that one which
+/// is gone is never mistaken for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskId(u32);
+pub struct TaskId {
+    epoch: u64,
+    number: u64,
+}
 
 impl TaskId {
+    /// The rest, 44 bits, counts joins: a thousand a second for five hundred years.
     const SLOT_BITS: u32 = 20;
     /// The most tasks a leader can have: a million.
     pub const COUNT_MAX: usize = 1 << Self::SLOT_BITS;
 
-    pub(super) const fn new(slot: usize, version: u32) -> Self {
-        Self((version << Self::SLOT_BITS) | (slot as u32))
+    /// The id that was sent as these numbers. One that nobody was given is nobody's.
+    pub const fn from_parts(epoch: u64, number: u64) -> Self {
+        Self { epoch, number }
+    }
+
+    /// Which leader gave it: the revision of its election.
+    pub const fn epoch(self) -> u64 {
+        self.epoch
+    }
+
+    /// What tells it from the others of that leader.
+    pub const fn number(self) -> u64 {
+        self.number
+    }
+
+    /// The id of the `join`th process to join, which has this slot.
+    pub(super) const fn new(epoch: u64, join: u64, slot: usize) -> Self {
+        Self { epoch, number: (join << Self::SLOT_BITS) | slot as u64 }
     }
 
     pub(super) const fn slot(self) -> usize {
-        self.0 as usize & (Self::COUNT_MAX - 1)
+        (self.number & (Self::COUNT_MAX as u64 - 1)) as usize
     }
 }
 
@@ -46,7 +67,7 @@ pub struct Usage {
     /// What was asked for: admitted and refused.
     pub demand: [CostRate; LEVELS],
     /// What the task holds, as [`FailStatic::holds`](super::FailStatic::holds) says. Needed in the
-    /// first reports after a join, ignored later.
+    /// first reports after a join, ignored later. It is believed as far as it can be true.
     pub has: Option<Limits>,
 }
 
@@ -88,6 +109,9 @@ pub struct Round {
     pub lost: usize,
     /// Tasks that were forgotten.
     pub forgotten: usize,
+    /// The fleet has grown or shrunk so much that every task has to be told anew what it may admit
+    /// of customers for which it has no grant: [`Fleet::unseen`](super::Fleet::unseen).
+    pub unseen: bool,
 }
 
 /// One customer across the fleet.
@@ -105,7 +129,7 @@ pub struct CustomerStatus {
     pub tasks: usize,
 }
 
-/// The task is not known (any more): it has to join first.
+/// The task is not known (any more), or another process has its name: it has to join first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the task is not known, or its lease has ended: it has to join")]
 pub struct NotJoined;

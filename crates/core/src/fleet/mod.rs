@@ -11,6 +11,7 @@
 //! | what do they tell each other | [`message`] |
 //! | who joined, reports, has what | [`controller`], [`config`] |
 //! | what may be pushed when | `round` |
+//! | what may a task do before it was pushed anything | `unseen` |
 //! | what does a task do in silence | [`fail_static`] |
 
 mod allocate;
@@ -21,6 +22,7 @@ mod ledger;
 pub mod limits;
 pub mod message;
 mod round;
+mod unseen;
 
 pub use config::{FleetConfig, FleetConfigError};
 pub use controller::Fleet;

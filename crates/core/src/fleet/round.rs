@@ -8,18 +8,19 @@
 //! counts = last grant                            once the task acknowledged it
 //!          the higher of it and the one before   until then; nothing new is pushed meanwhile
 //!          the safe share of that                after the lease ended in silence
-//!          nothing                               after it left, or was forgotten
+//!          nothing                               after it left, or was forgotten; a process
+//!                                                that was replaced, when its lease ended
 //! ```
 //!
 //! A cut is pushed at once. A raise is pushed only as far as the limit exceeds what counts: if it
 //! has to come from another task, that takes one round to take back and one to hand out. Acks are
 //! the number of the last grant that arrived, all before it having arrived too, as on any stream.
-//! A stream that broke is joined anew, and everything is said again under new numbers.
+//! After a stream broke and was resumed, everything is said again under new numbers.
 
 use super::allocate::{Allocator, Levels, Party, Target};
 use super::config::FleetConfig;
-use super::ledger::{Ledger, State, higher, limits, part};
-use super::message::{Change, Generation, TaskId};
+use super::ledger::{Ledger, State, add, higher, limits, part};
+use super::message::{Change, Generation};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::units::Timestamp;
@@ -120,7 +121,8 @@ impl CustomerDivider {
     ) -> Levels {
         let customer = &mut ledger.customers[index];
         let mut lost = [0; LEVELS];
-        (customer.used, customer.demand, customer.counted) = (lost, lost, lost);
+        (customer.used, customer.demand) = (lost, lost);
+        (customer.counted, customer.claimed) = (lost, lost);
         self.allocator.parties.clear();
         self.seats.clear();
         for (place, entry) in customer.entries.iter().enumerate() {
@@ -129,6 +131,7 @@ impl CustomerDivider {
             add(&mut customer.used, entry.used);
             add(&mut customer.demand, entry.demand);
             add(&mut customer.counted, holds);
+            add(&mut customer.claimed, entry.claimed(task.acked));
             if task.state != State::Live {
                 add(&mut lost, holds);
                 continue;
@@ -220,13 +223,13 @@ impl CustomerDivider {
             task.pushed = self.number;
             task.waiting_since.get_or_insert(now);
             let (granted, safe) = if seat.revoke {
-                let unseen = config.unseen_of(customer.limits);
+                let unseen = config.unseen_of(customer.limits, ledger.places.count());
                 (unseen, unseen)
             } else {
                 (limits(new), limits(part(config.safe, new)))
             };
             changes.push(Change {
-                task: TaskId::new(entry.task as usize, task.version),
+                task: task.id,
                 customer: CustomerId::new(index),
                 generation: Generation { epoch: self.epoch, number: self.number },
                 limits: granted,
@@ -235,12 +238,6 @@ impl CustomerDivider {
             });
         }
         changes.len() > before
-    }
-}
-
-fn add(sum: &mut Levels, levels: Levels) {
-    for (sum, level) in sum.iter_mut().zip(levels) {
-        *sum = sum.saturating_add(level);
     }
 }
 

@@ -205,9 +205,75 @@ fn priorities_mean_criticalities() {
     }
 }
 
+/// What clients with bands of (priority, subclients, wants) get, once all have asked often enough.
+fn by_priority(kind: Kind, capacity: f64, clients: &[&[(i64, u64, f64)]]) -> Vec<f64> {
+    let mut resource = settled(kind, capacity);
+    let mut grants = vec![0.0; clients.len()];
+    for round in 0..3 {
+        for (i, bands) in clients.iter().enumerate() {
+            let bands =
+                bands.iter().map(|&(priority, clients, wants)| Band { priority, clients, wants });
+            let lease = resource.decide(&name(i), &Request::server(bands), at(round)).unwrap();
+            grants[i] = lease.capacity;
+        }
+    }
+    grants
+}
+
+#[test]
+fn higher_priorities_are_served_first_and_within_one_by_the_algorithm() {
+    type Row<'a> = (Kind, &'a [&'a [(i64, u64, f64)]], &'a [f64]);
+    let (fair, proportional) = (Kind::FairShare, Kind::ProportionalShare);
+    // There are 120.
+    let rows: [Row<'_>; 10] = [
+        // The stock client's priority, or any other: if it is the same, it does not matter.
+        (fair, &[&[(1, 1, 1000.0)], &[(1, 1, 50.0)], &[(1, 1, 10.0)]], &[60.0, 50.0, 10.0]),
+        (fair, &[&[(-1, 1, 1000.0)], &[(-9, 1, 60.0)], &[(-1, 1, 10.0)]], &[55.0, 55.0, 10.0]),
+        // 100 for the first, 20 left for two.
+        (fair, &[&[(2, 1, 100.0)], &[(1, 1, 50.0)], &[(1, 1, 50.0)]], &[100.0, 10.0, 10.0]),
+        (fair, &[&[(1, 1, 500.0)], &[(0, 9, 50.0)], &[(-1, 1, 50.0)]], &[120.0, 0.0, 0.0]),
+        (fair, &[&[(-1, 1, 50.0)], &[(0, 1, 50.0)], &[(1, 1, 60.0)]], &[10.0, 50.0, 60.0]),
+        // What fits is not touched, whatever its priority.
+        (fair, &[&[(-1, 1, 60.0)], &[(2, 1, 60.0)]], &[60.0, 60.0]),
+        // Each band of a server stands for itself: 30 of the upper one, 30 of what is left.
+        (fair, &[&[(2, 1, 30.0), (0, 2, 90.0)], &[(2, 1, 30.0), (0, 2, 90.0)]], &[60.0, 60.0]),
+        // 90 are left; an equal share of 30, 15 left by one, 60 lacked by two.
+        (
+            proportional,
+            &[&[(2, 7, 30.0)], &[(1, 1, 60.0)], &[(1, 1, 60.0)], &[(1, 1, 15.0)]],
+            &[30.0, 37.5, 37.5, 15.0],
+        ),
+        (proportional, &[&[(1, 1, 500.0)], &[(0, 1, 50.0)]], &[120.0, 0.0]),
+        // Without an account of others there is nobody to be served before.
+        (Kind::Static, &[&[(-1, 1, 500.0)], &[(2, 1, 50.0)]], &[120.0, 50.0]),
+    ];
+    for (kind, clients, expected) in rows {
+        let found = by_priority(kind, 120.0, clients);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-9, "{kind} {clients:?}: {found} {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_change_of_priority_alone_is_noticed() {
+    let mut resource = settled(Kind::FairShare, 120.0);
+    let mut ask = |client: &str, priority, secs| {
+        resource.decide(client, &Request::client(100.0, priority), at(secs)).unwrap().capacity
+    };
+    for secs in [0, 1] {
+        ask("a", 1, secs);
+        ask("b", 1, secs);
+    }
+    assert_eq!((ask("a", 1, 2), ask("b", 1, 2)), (60.0, 60.0));
+    // Nobody is cut before it asks again.
+    assert_eq!(ask("b", 2, 3), 60.0);
+    assert_eq!((ask("a", 1, 4), ask("b", 2, 4)), (20.0, 100.0));
+}
+
 #[derive(Debug, Clone)]
 enum Operation {
-    Ask { client: usize, wants: f64, subclients: u64, has: f64 },
+    Ask { client: usize, priority: i64, wants: f64, subclients: u64, has: f64 },
     Release { client: usize },
     Wait { millis: u64 },
 }
@@ -215,8 +281,10 @@ enum Operation {
 fn operation() -> impl Strategy<Value = Operation> {
     let wants = prop_oneof![4 => 0.0..500.0, 1 => any::<f64>()];
     prop_oneof![
-        6 => (0..6_usize, wants, 0..5_u64, any::<f64>()).prop_map(
-            |(client, wants, subclients, has)| Operation::Ask { client, wants, subclients, has }
+        6 => (0..6_usize, -2..4_i64, wants, 0..5_u64, any::<f64>()).prop_map(
+            |(client, priority, wants, subclients, has)| {
+                Operation::Ask { client, priority, wants, subclients, has }
+            }
         ),
         1 => (0..7_usize).prop_map(|client| Operation::Release { client }),
         2 => (0..50_000_u64).prop_map(|millis| Operation::Wait { millis }),
@@ -236,13 +304,13 @@ proptest! {
         let mut believed: BTreeMap<usize, Lease> = BTreeMap::new();
         for operation in operations {
             match operation {
-                Operation::Ask { client, wants, subclients, has } => {
+                Operation::Ask { client, priority, wants, subclients, has } => {
                     let has = Lease {
                         expiry: Timestamp::MAX,
                         refresh_interval: Duration::ZERO,
                         capacity: has,
                     };
-                    let band = Band { priority: 1, clients: subclients, wants };
+                    let band = Band { priority, clients: subclients, wants };
                     let request = Request::server([band]).with_has(Some(has));
                     let lease = resource.decide(&name(client), &request, now).unwrap();
                     prop_assert!(lease.capacity >= 0.0 && lease.capacity <= amount(wants));
@@ -267,6 +335,28 @@ proptest! {
             resource.expire(now);
             prop_assert!((resource.has() - sum).abs() < 1e-9);
         }
+    }
+
+    /// Nobody has anything of a lower priority while someone lacks something of a higher one, and
+    /// nothing is left over while anyone lacks anything.
+    #[test]
+    fn nothing_goes_to_a_lower_priority_while_a_higher_one_lacks(
+        clients in vec((-2..4_i64, 1..5_u64, 0.0..200.0_f64), 1..10),
+        fair: bool,
+    ) {
+        let kind = if fair { Kind::FairShare } else { Kind::ProportionalShare };
+        let bands: Vec<_> = clients.iter().map(|&client| [client]).collect();
+        let bands: Vec<&[_]> = bands.iter().map(<[_; 1]>::as_slice).collect();
+        let grants = by_priority(kind, 120.0, &bands);
+        let lacks = |i: usize| grants[i] < clients[i].2 - 1e-9;
+        for (i, &(low, ..)) in clients.iter().enumerate() {
+            let starved = clients.iter().enumerate().any(|(j, &(high, ..))| {
+                Band::criticality(high) > Band::criticality(low) && lacks(j)
+            });
+            prop_assert!(!starved || grants[i] < 1e-9, "{clients:?} {grants:?}");
+        }
+        let sum: f64 = grants.iter().sum();
+        prop_assert!(sum > 120.0 - 1e-6 || !(0..clients.len()).any(lacks), "{sum} of 120");
     }
 
     /// Whoever asks again with nothing changed gets the same bits.

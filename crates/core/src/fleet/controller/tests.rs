@@ -4,7 +4,9 @@ use crate::units::Ratio;
 use core::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+mod claims;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Hold for 10 s, then fade: a lease of 17 s.
@@ -19,7 +21,8 @@ fn config() -> FleetConfig {
         idle: Duration::from_secs(8),
         floor: Ratio::percent(8),
         unseen: Ratio::percent(4),
-        tasks_max: 8,
+        weight_max: 4,
+        tasks_max: 128,
         ..FleetConfig::default()
     }
 }
@@ -59,6 +62,7 @@ struct Message {
 #[derive(Debug)]
 struct Process {
     name: String,
+    weight: u32,
     id: Option<TaskId>,
     demand: BTreeMap<CustomerId, Levels>,
     held: BTreeMap<CustomerId, FailStatic>,
@@ -69,8 +73,12 @@ struct Process {
     arrived: Option<Report>,
     /// When the last report was sent that renewed the lease.
     renewed: Timestamp,
-    /// The leader has heard what it holds.
+    /// The leader knows what it holds.
     known: bool,
+    /// Customers it was told of since it joined.
+    told: BTreeSet<CustomerId>,
+    /// It was replaced, and does not join again.
+    drains: bool,
     /// There was no grant on this stream yet.
     untold: bool,
 }
@@ -110,8 +118,14 @@ impl World {
     }
 
     fn start(&mut self) -> usize {
+        self.started += 1;
+        self.start_named(format!("task-{}", self.started))
+    }
+
+    fn start_named(&mut self, name: String) -> usize {
         self.tasks.push(Process {
-            name: format!("task-{}", self.started),
+            name,
+            weight: 1,
             id: None,
             demand: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -120,21 +134,35 @@ impl World {
             down: VecDeque::new(),
             arrived: None,
             renewed: Timestamp::ZERO,
-            known: false,
+            known: true,
+            told: BTreeSet::new(),
+            drains: false,
             untold: true,
         });
-        self.started += 1;
         self.join(self.tasks.len() - 1);
         self.tasks.len() - 1
     }
 
     /// Opens a new stream; what was on the way is gone.
-    fn join(&mut self, task: usize) {
+    fn reconnect(&mut self, task: usize) {
         let process = &mut self.tasks[task];
         process.up.clear();
         process.down.clear();
         process.untold = true;
-        process.id = self.fleet.join(&process.name, 1, self.now).ok();
+        let resumed = process.id.is_some_and(|id| self.fleet.resume(id, self.now).is_ok());
+        if !resumed && !process.drains {
+            self.join(task);
+        }
+    }
+
+    fn join(&mut self, task: usize) {
+        let process = &mut self.tasks[task];
+        process.id = self.fleet.join(&process.name, process.weight, self.now).ok();
+        process.told.clear();
+        process.known = process.held.is_empty();
+        for held in process.held.values_mut() {
+            held.rejoin(self.epoch);
+        }
     }
 
     fn want(&mut self, task: usize, customer: usize, demand: Levels) {
@@ -167,17 +195,24 @@ impl World {
         let Some(id) = process.id else { return };
         match self.fleet.report(id, report.acked, &report.usages, self.now) {
             Ok(answer) => {
-                process.known = true;
+                // Until it has learned, a leader believes what can be.
+                let within = |usage: &Usage| {
+                    let has = usage.has.map_or([CostRate::ZERO; 4], |has| has.as_array());
+                    let limits = self.limits[&usage.customer].as_array();
+                    has.iter().zip(limits).all(|(&has, limit)| has <= limit)
+                };
+                process.known |=
+                    self.fleet.is_learning(self.now) && report.usages.iter().all(within);
                 process.arrived = Some(report.clone());
                 if answer.renewed {
                     process.renewed = process.renewed.max(report.sent);
                     let message = Message { answered: report.sent, changes: Vec::new() };
                     process.down.push_back(message);
                 } else {
-                    self.join(task);
+                    self.reconnect(task);
                 }
             }
-            Err(NotJoined) => self.join(task),
+            Err(NotJoined) => self.reconnect(task),
         }
     }
 
@@ -214,14 +249,16 @@ impl World {
                 .or_insert_with(|| FailStatic::new(SILENCE, unseen));
             held.grant(change.generation, change.limits, change.safe, message.answered, self.now);
             process.untold = false;
+            process.told.insert(change.customer);
             process.acked = process.acked.max(Some(change.generation));
             if change.revoked {
                 process.held.remove(&change.customer);
             }
         }
+        process.known |= process.held.keys().all(|id| process.told.contains(id));
         let lapsed = |held: &FailStatic| held.standing(self.now) == Standing::Lapsed;
         if !process.untold && process.held.values().any(lapsed) {
-            self.join(task);
+            self.reconnect(task);
         }
     }
 
@@ -249,6 +286,13 @@ impl World {
         nanos(held.map_or_else(|| self.fleet.unseen(id), |held| held.enforced(self.now)).as_array())
     }
 
+    /// Whether the leader knows what the task holds, or has no right not to: its lease goes on.
+    fn is_in_sight(&self, task: usize) -> bool {
+        let process = &self.tasks[task];
+        let lapsed = |held: &FailStatic| held.standing(self.now) == Standing::Lapsed;
+        process.known || !process.held.values().all(lapsed)
+    }
+
     fn totals(&self, customer: usize) -> Vec<u64> {
         (0..self.tasks.len()).map(|task| self.enforced(task, customer)[3]).collect()
     }
@@ -256,18 +300,26 @@ impl World {
     /// What the server counts for a task, if it counts anything.
     fn counted(&self, task: usize, customer: usize) -> Option<Levels> {
         let ledger = &self.fleet.ledger;
-        let slot = ledger.slot_named(&self.tasks[task].name)?;
+        let slot = ledger.slot(self.tasks[task].id?)?;
         let place = ledger.find(slot, CustomerId::new(customer), &mut 0).ok()?;
         Some(ledger.customers[customer].entries[place].counted(ledger.tasks[slot].acked))
     }
 
     fn counted_in_all(&self, customer: usize) -> [u128; 4] {
+        self.in_all(customer, Entry::counted)
+    }
+
+    fn claimed_in_all(&self, customer: usize) -> [u128; 4] {
+        self.in_all(customer, Entry::claimed)
+    }
+
+    fn in_all(&self, customer: usize, part: impl Fn(&Entry, u64) -> Levels) -> [u128; 4] {
         let ledger = &self.fleet.ledger;
         let mut sum = [0; 4];
         for entry in &ledger.customers[customer].entries {
-            let counted = entry.counted(ledger.tasks[entry.task as usize].acked);
+            let part = part(entry, ledger.tasks[entry.task as usize].acked);
             for l in 0..4 {
-                sum[l] += u128::from(counted[l]);
+                sum[l] += u128::from(part[l]);
             }
         }
         sum
@@ -280,8 +332,7 @@ impl World {
             self.fleet.set_customer(&format!("customer-{i}"), limits).unwrap();
         }
         for task in 0..self.tasks.len() {
-            self.tasks[task].known = false;
-            self.join(task);
+            self.reconnect(task);
         }
     }
 }
@@ -495,7 +546,7 @@ fn a_replayed_claim_is_no_grant() {
     }
     assert_eq!(world.totals(1), [75]);
     world.tasks.push(first);
-    world.join(1);
+    world.reconnect(1);
     world.receive(1, &report);
     world.round();
     let totals = world.totals(1);
@@ -600,6 +651,58 @@ fn tables_have_their_sizes_and_strangers_share_the_default() {
 }
 
 #[test]
+fn the_places_of_customers_that_are_gone_are_taken_before_new_ones() {
+    let mut world = World::new(config(), 1, &[]);
+    let set = |world: &mut World, name: &str| {
+        let id = world.fleet.set_customer(name, total(1_000)).unwrap();
+        world.limits.insert(id, total(1_000));
+        id
+    };
+    let [a, b, c] = ["a", "b", "c"].map(|name| set(&mut world, name));
+    world.want(0, b.index(), [0, 0, 10, 0]);
+    world.round();
+    for name in ["a", "b", "c", "nobody"] {
+        world.fleet.remove_customer(name);
+        world.fleet.remove_customer(name);
+        world.check_ledger();
+    }
+    // A task still holds a grant of "b".
+    let mut taken = ["d", "e"].map(|name| set(&mut world, name));
+    taken.sort_unstable();
+    assert_eq!(taken, [a, c]);
+    world.check_ledger();
+    assert_eq!(set(&mut world, "f").index(), c.index() + 1);
+    world.tasks[0].demand.clear();
+    for _ in 0..3 {
+        world.round();
+        world.check_ledger();
+    }
+    assert_eq!(set(&mut world, "g"), b);
+}
+
+/// A request of 5 ms, of a customer with 100 CPU.
+#[test]
+fn a_new_task_can_serve_one_request_of_a_customer_that_it_sees_for_the_first_time() {
+    let default = FleetConfig::default();
+    let mut fleet = Fleet::new(default, 1, Limits::ZERO, Timestamp::ZERO).unwrap();
+    let limits = Limits::total(CostRate::from_cpus(100.0).unwrap());
+    let customer = fleet.set_customer("a", limits).unwrap();
+    let now = Timestamp::from_secs(1_000);
+    for (tasks, told, unseen) in [(32, false, 15_625_000), (100, true, 3_906_250)] {
+        for task in fleet.ledger.tasks()..tasks {
+            fleet.join(&format!("task-{task}"), 1, now).unwrap();
+        }
+        assert_eq!(fleet.unseen(customer), total(unseen), "{tasks} tasks");
+        assert_eq!(fleet.tick(now, &mut Vec::new()).unseen, told);
+    }
+    // They all joined and were never heard of again.
+    let later = now + Duration::from_secs(10_000);
+    fleet.tick(later, &mut Vec::new());
+    let round = fleet.tick(later + Duration::from_secs(10_000), &mut Vec::new());
+    assert!(round.forgotten == 100 && round.unseen);
+}
+
+#[test]
 fn a_task_that_does_not_acknowledge_is_not_renewed() {
     let mut fleet = Fleet::new(config(), 1, total(100), Timestamp::ZERO).unwrap();
     let id = fleet.join("x", 1, Timestamp::from_secs(100)).unwrap();
@@ -657,21 +760,47 @@ fn configurations_that_cannot_work_are_refused() {
         refused(|c| c.tasks_max = 0),
         "tasks_max must be between 1 and 1048576, but it is 0"
     );
+    assert_eq!(
+        refused(|c| c.weight_max = 0),
+        "weight_max must be between 1 and 1048576, but it is 0"
+    );
 }
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Want { task: usize, customer: usize, demand: Levels },
+    Want {
+        task: usize,
+        customer: usize,
+        demand: Levels,
+    },
     Send(usize),
     Receive(usize),
     Replay(usize),
     Deliver(usize),
     Break(usize),
     Replace(usize),
+    /// Another process starts under the name of one that goes on, and may want its name back.
+    Twin {
+        task: usize,
+        drains: bool,
+    },
+    /// Somebody joins, says that it holds all that and is not heard of again.
+    Claim {
+        customer: usize,
+        has: Levels,
+    },
+    /// Joins again and says that it stands for so many.
+    Weigh {
+        task: usize,
+        weight: u32,
+    },
     Tick,
     Round,
     Wait(u64),
-    Limit { customer: usize, limits: Levels },
+    Limit {
+        customer: usize,
+        limits: Levels,
+    },
     Elect,
 }
 
@@ -688,12 +817,18 @@ fn weather() -> impl Strategy<Value = Operation> {
     prop_oneof![
         4 => (0..4_usize, 1..3_usize, levels())
             .prop_map(|(task, customer, demand)| Operation::Want { task, customer, demand }),
-        4 => (0..4_usize).prop_map(Operation::Send),
-        4 => (0..4_usize).prop_map(Operation::Receive),
-        1 => (0..4_usize).prop_map(Operation::Replay),
-        4 => (0..4_usize).prop_map(Operation::Deliver),
-        1 => (0..4_usize).prop_map(Operation::Break),
+        4 => (0..7_usize).prop_map(Operation::Send),
+        4 => (0..7_usize).prop_map(Operation::Receive),
+        1 => (0..7_usize).prop_map(Operation::Replay),
+        4 => (0..7_usize).prop_map(Operation::Deliver),
+        1 => (0..7_usize).prop_map(Operation::Break),
         1 => (0..4_usize).prop_map(Operation::Replace),
+        1 => (0..4_usize, any::<bool>())
+            .prop_map(|(task, drains)| Operation::Twin { task, drains }),
+        1 => (1..3_usize, levels())
+            .prop_map(|(customer, has)| Operation::Claim { customer, has }),
+        1 => (0..4_usize, any::<u32>())
+            .prop_map(|(task, weight)| Operation::Weigh { task, weight }),
         4 => Just(Operation::Tick),
         6 => Just(Operation::Round),
         3 => (0..5_000_u64).prop_map(Operation::Wait),
@@ -714,23 +849,49 @@ impl World {
     fn apply(&mut self, operation: &Operation) {
         match *operation {
             Operation::Want { task, customer, demand } => self.want(task, customer, demand),
-            Operation::Send(task) => self.send(task),
-            Operation::Receive(task) => self.receive_next(task),
+            // Twins come after the first four; these go to anyone.
+            Operation::Send(task) => self.send(task % self.tasks.len()),
+            Operation::Receive(task) => self.receive_next(task % self.tasks.len()),
             Operation::Replay(task) => {
+                let task = task % self.tasks.len();
                 if let Some(report) = self.tasks[task].arrived.clone() {
                     let known = self.tasks[task].known;
                     self.receive(task, &report);
                     self.tasks[task].known &= known;
                 }
             }
-            Operation::Deliver(task) => self.deliver(task),
-            Operation::Break(task) => self.join(task),
+            Operation::Deliver(task) => self.deliver(task % self.tasks.len()),
+            Operation::Break(task) => self.reconnect(task % self.tasks.len()),
             Operation::Replace(task) => {
                 if let Some(id) = self.tasks[task].id {
                     self.fleet.leave(id);
                 }
                 self.start();
                 self.tasks.swap_remove(task);
+            }
+            Operation::Twin { task, drains } => {
+                if self.tasks.len() > 6 {
+                    self.tasks.pop();
+                }
+                self.tasks[task].drains = drains;
+                let twin = self.start_named(self.tasks[task].name.clone());
+                self.tasks.swap(task, twin);
+            }
+            Operation::Claim { customer, has } => {
+                self.started += 1;
+                let name = format!("liar-{}", self.started);
+                if let Ok(liar) = self.fleet.join(&name, u32::MAX, self.now) {
+                    let nothing = rates([0; 4]);
+                    let has = Some(Limits::clamped(rates(has)));
+                    let customer = CustomerId::new(customer);
+                    let usage = Usage { customer, used: nothing, demand: nothing, has };
+                    assert!(self.fleet.report(liar, None, &[usage], self.now).unwrap().renewed);
+                }
+            }
+            Operation::Weigh { task, weight } => {
+                self.tasks[task].weight = weight;
+                self.tasks[task].id = None;
+                self.reconnect(task);
             }
             Operation::Tick => {
                 self.tick();
@@ -747,7 +908,8 @@ impl World {
             Operation::Elect => self.elect(),
         }
         for process in &mut self.tasks {
-            process.known &= self.fleet.ledger.slot_named(&process.name).is_some();
+            let counts = process.id.is_some_and(|id| self.fleet.ledger.slot(id).is_some());
+            process.known &= counts || process.held.is_empty();
         }
     }
 
@@ -764,6 +926,13 @@ impl World {
             }
         }
         assert_eq!(pairs, ledger.customers.iter().map(|c| c.entries.len()).sum::<usize>());
+        let free = |&customer: &u32| {
+            let customer = &ledger.customers[customer as usize];
+            customer.retired && customer.entries.is_empty()
+        };
+        let mut vacant = ledger.vacant_customers.clone();
+        vacant.sort_unstable();
+        assert_eq!(vacant, (0..ledger.customers.len() as u32).filter(free).collect::<Vec<_>>());
     }
 }
 
@@ -774,8 +943,9 @@ fn customers() -> [Limits; 2] {
 }
 
 proptest! {
-    /// Whatever happens to messages and tasks: what all tasks that are not forgotten enforce at any
-    /// moment is within the limit, at every level.
+    /// Whatever happens to messages and tasks: what all tasks enforce at any moment is within the
+    /// limit, at every level. Only a process that was replaced is out of sight after its lease,
+    /// until it was told anew.
     #[test]
     fn together_tasks_never_enforce_more_than_the_limit(
         operations in vec(weather(), 1..120),
@@ -791,6 +961,7 @@ proptest! {
             for (customer, limits) in (1..).zip(CUSTOMERS) {
                 for (l, &limit) in limits.iter().enumerate() {
                     let enforced: u128 = (0..world.tasks.len())
+                        .filter(|&task| world.is_in_sight(task))
                         .map(|task| u128::from(world.enforced(task, customer)[l]))
                         .sum();
                     prop_assert!(
@@ -804,13 +975,15 @@ proptest! {
     }
 
     /// With limits that change and leaders that fall: no task enforces more than the leader counts
-    /// for it, and what the leader counts is within the limit or not raised. Only a task
-    /// that says it holds more than the leader knew, in truth or in an old report, can raise it.
+    /// for it, and what the leader counts is within the limit or not raised. Tasks that say they
+    /// hold more than the leader knew, in truth, in an old report or in a lie, can raise it by the
+    /// safe share of the limit together.
     #[test]
     fn the_leader_counts_at_least_what_tasks_enforce_and_never_grants_beyond_the_limit(
         operations in vec(politics(), 1..120),
     ) {
         let mut world = World::new(config(), 4, &customers());
+        let mut highest = CUSTOMERS;
         for operation in operations {
             let before = [1, 2].map(|customer| world.counted_in_all(customer));
             let strangers = world.tasks.iter().any(|task| !task.known);
@@ -832,16 +1005,21 @@ proptest! {
                         );
                     }
                 }
-                if strangers
-                    || learning
-                    || matches!(operation, Operation::Elect | Operation::Replay(_))
-                {
+                if learning || matches!(operation, Operation::Elect) {
                     continue;
                 }
+                let claims = strangers
+                    || matches!(operation, Operation::Replay(_) | Operation::Claim { .. });
                 let limits = nanos(world.limits[&CustomerId::new(customer)].as_array());
                 let counted = world.counted_in_all(customer);
+                let claimed = world.claimed_in_all(customer);
                 for l in 0..4 {
-                    let most = u128::from(limits[l]).max(before[customer - 1][l]);
+                    let highest = &mut highest[customer - 1][l];
+                    *highest = limits[l].max(*highest);
+                    prop_assert!(claimed[l] <= u128::from(world.config.safe.share_of(*highest)));
+                    let claimed = if claims { world.config.safe.share_of(limits[l]) } else { 0 };
+                    let most =
+                        u128::from(limits[l]).max(before[customer - 1][l]) + u128::from(claimed);
                     prop_assert!(
                         counted[l] <= most,
                         "{counted:?} of {limits:?} after {operation:?}"
@@ -861,6 +1039,11 @@ proptest! {
         let mut world = World::new(plain(), 4, &customers());
         for operation in &operations {
             world.apply(operation);
+        }
+        world.tasks.truncate(4);
+        for task in 0..4 {
+            (world.tasks[task].weight, world.tasks[task].id) = (1, None);
+            world.reconnect(task);
         }
         let names: Vec<_> = world.tasks.iter().map(|task| task.name.clone()).collect();
         // Until whoever was replaced or fell silent is forgotten.
