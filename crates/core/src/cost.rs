@@ -20,10 +20,12 @@
 //! **Bounded, and on the request path.** The estimates live in a table of fixed size. A key may
 //! stand in one of [`WAYS`] places; if they are all taken it has no estimate of its own. Keys that
 //! were not used between two calls of [`CostTable::sweep`] make room. Updates are a load and a
-//! store: when two threads race, one sample is lost, which an average does not notice.
+//! store: when two threads race, one sample is lost, which an average does not notice. Once an
+//! estimate is steady, one in eight requests updates it, drawn by chance; the others write
+//! nothing, except the first after a sweep, which marks the key as used.
 
 use crate::customer::CustomerId;
-use crate::rng::mix;
+use crate::rng::{Rng, SeededRng, mix};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Cost;
 use std::sync::Arc;
@@ -36,7 +38,10 @@ pub const CLIP: u64 = 8;
 const SAMPLES: u64 = 16;
 /// Once an estimate is steady, one in this many requests updates it, so that threads do not fight
 /// over the cache line of a busy method.
-const STRIDE: u8 = 8;
+const STRIDE: u64 = 8;
+/// Where every lane's draws begin. They choose what is counted and decide nothing about a request,
+/// so all lanes may draw the same.
+const SEED: u64 = 1;
 /// Places in which a key may stand; they share a cache line.
 pub const WAYS: usize = 4;
 /// Clipping needs something to multiply: an estimate below a microsecond counts as one.
@@ -92,6 +97,16 @@ impl Entry {
             | u64::from(self.used)
     }
 
+    /// This entry after one more request. Chance decides which ones count, as a fixed turn would
+    /// fall in step with requests that come in a pattern and never meet some of them.
+    fn after(self, sample: u64, drawn: bool) -> Self {
+        if drawn || self.samples < SAMPLES {
+            self.blend(sample)
+        } else {
+            Self { used: true, ..self }
+        }
+    }
+
     /// This estimate after one more sample.
     fn blend(self, sample: u64) -> Self {
         let samples = (self.samples + 1).min(SAMPLES);
@@ -136,7 +151,7 @@ impl CostTable {
 
     /// A thread's own access, for recording.
     pub fn lane(self: &Arc<Self>) -> CostLane {
-        CostLane { table: Arc::clone(self), turn: 0 }
+        CostLane { table: Arc::clone(self), draws: SeededRng::new(SEED) }
     }
 
     /// Makes room: forgets every key that was not used since the last sweep. Call it every few
@@ -180,7 +195,7 @@ impl CostTable {
 #[derive(Debug)]
 pub struct CostLane {
     table: Arc<CostTable>,
-    turn: u8,
+    draws: SeededRng,
 }
 
 impl CostLane {
@@ -193,14 +208,15 @@ impl CostLane {
     /// A request of `customer` to `method` has cost `cost`.
     #[inline]
     pub fn record(&mut self, customer: CustomerId, method: MethodId, cost: Cost) {
-        self.turn = (self.turn + 1) % STRIDE;
+        let drawn = self.draws.below(STRIDE) == 0;
         let prior = self.table.estimate(customer, method);
         for key in [key(customer.0, method.0), key(ANY, method.0), EVERYTHING] {
             if let Some(slot) = self.table.claim(key) {
-                let entry = Entry::unpack(slot.entry.load(Ordering::Relaxed));
-                if entry.samples < SAMPLES || self.turn == 0 {
-                    let entry = if entry.samples == 0 { self.first(prior) } else { entry };
-                    slot.entry.store(entry.blend(cost.as_nanos()).pack(), Ordering::Relaxed);
+                let before = Entry::unpack(slot.entry.load(Ordering::Relaxed));
+                let entry = if before.samples == 0 { self.first(prior) } else { before };
+                let after = entry.after(cost.as_nanos(), drawn);
+                if after != before {
+                    slot.entry.store(after.pack(), Ordering::Relaxed);
                 }
             }
         }
@@ -299,6 +315,56 @@ mod tests {
                 entry = entry.blend(1_000_000 * factor);
             }
             assert!(entry.nanos > 1_000_000 * factor * 3 / 4, "{factor}: {}", entry.nanos);
+        }
+    }
+
+    #[test]
+    fn requests_in_a_pattern_are_all_learned() {
+        for period in [2, 4, 8, 16] {
+            let table = CostTable::new(4_096, GUESS);
+            let mut lane = table.lane();
+            let round = |lane: &mut CostLane, millis| {
+                for method in 0..period {
+                    lane.record(A, MethodId(method), Cost::from_millis(millis));
+                }
+            };
+            for _ in 0..100 {
+                round(&mut lane, 10);
+            }
+            // Too close to be a surprise: only the draw brings it in.
+            for _ in 0..2_000 {
+                round(&mut lane, 17);
+            }
+            for method in 0..period {
+                let estimate = millis(table.estimate(A, MethodId(method)));
+                assert!((estimate - 17.0).abs() < 0.1, "{method} of {period}: {estimate}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_used_between_two_sweeps_stays() {
+        for period in [1, 2, 4, 8] {
+            let table = CostTable::new(4_096, GUESS);
+            let mut lane = table.lane();
+            for sweep in 0..10 {
+                for method in (0..period).cycle().take(8 * 20) {
+                    lane.record(A, MethodId(method), Cost::from_millis(1));
+                }
+                table.sweep();
+                for method in 0..period {
+                    let key = key(A.0, method);
+                    assert!(table.find(key).is_some(), "{method} of {period}, sweep {sweep}");
+                }
+            }
+            // One use is enough.
+            for _ in 0..10 {
+                lane.record(A, GET, Cost::from_millis(1));
+                table.sweep();
+                assert!(table.find(key(A.0, GET.0)).is_some());
+            }
+            table.sweep();
+            assert!(table.find(key(A.0, GET.0)).is_none());
         }
     }
 
