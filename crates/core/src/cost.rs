@@ -23,6 +23,13 @@
 //! store: when two threads race, one sample is lost, which an average does not notice. Once an
 //! estimate is steady, one in eight requests updates it, drawn by chance; the others write
 //! nothing, except the first after a sweep, which marks the key as used.
+//!
+//! A slot is two words, and a sweep may free it between a thread's finding it and its writing to
+//! it. So an entry bears a tag of its key, and one whose tag is another's counts as nothing known.
+//! What such a race can still do: the late write takes away the first samples of the key that came
+//! after, which starts again; one time in 256 the tags are the same, and the key starts at the
+//! stranger's estimate, which its next dozens of requests correct. A key may come to stand in two
+//! slots; only the first is found, and the other is swept as unused.
 
 use crate::customer::CustomerId;
 use crate::rng::{Rng, SeededRng, mix};
@@ -74,25 +81,45 @@ struct Slot {
     entry: AtomicU64,
 }
 
-/// What a slot knows, in one word: the estimate, how many samples it rests on, whether it was used
-/// since the last sweep.
+impl Slot {
+    /// What it knows of `key`, which is nothing if another key left the entry behind.
+    #[inline]
+    fn read(&self, key: u64) -> Entry {
+        let entry = Entry::unpack(self.entry.load(Ordering::Relaxed));
+        if entry.tag == tag(key) { entry } else { Entry::nothing(key) }
+    }
+}
+
+/// What a slot knows, in one word: the estimate, whose it is, how many samples it rests on, whether
+/// it was used since the last sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     nanos: u64,
+    tag: u64,
     samples: u64,
     used: bool,
 }
 
 impl Entry {
-    /// 52 bits of nanoseconds are 52 days of CPU time.
-    const NANOS_MAX: u64 = (1 << 52) - 1;
+    /// 45 bits of nanoseconds are nine hours of CPU time.
+    const NANOS_MAX: u64 = (1 << 45) - 1;
+
+    const fn nothing(key: u64) -> Self {
+        Self { nanos: 0, tag: tag(key), samples: 0, used: false }
+    }
 
     const fn unpack(word: u64) -> Self {
-        Self { nanos: word >> 12, samples: (word >> 1) & 0x7FF, used: word & 1 == 1 }
+        Self {
+            nanos: word >> 19,
+            tag: (word >> 11) & 0xFF,
+            samples: (word >> 1) & 0x1F,
+            used: word & 1 == 1,
+        }
     }
 
     fn pack(self) -> u64 {
-        self.nanos.min(Self::NANOS_MAX) << 12
+        self.nanos.min(Self::NANOS_MAX) << 19
+            | (self.tag & 0xFF) << 11
             | self.samples.min(SAMPLES) << 1
             | u64::from(self.used)
     }
@@ -116,7 +143,7 @@ impl Entry {
         } else {
             self.nanos - (self.nanos - clipped) / samples
         };
-        Self { nanos: nanos.min(Self::NANOS_MAX), samples, used: true }
+        Self { nanos: nanos.min(Self::NANOS_MAX), samples, used: true, ..self }
     }
 }
 
@@ -126,6 +153,11 @@ impl Entry {
 const fn key(customer: u32, method: u32) -> u64 {
     let inverted = !((customer as u64) << 32 | method as u64);
     if inverted == 0 { 1 } else { inverted }
+}
+
+/// Eight bits of a key that tell its entries from others'. The set is chosen by other bits.
+const fn tag(key: u64) -> u64 {
+    mix(key) >> 56
 }
 
 impl CostTable {
@@ -143,8 +175,7 @@ impl CostTable {
     pub fn estimate(&self, customer: CustomerId, method: MethodId) -> Cost {
         [key(customer.0, method.0), key(ANY, method.0), EVERYTHING]
             .into_iter()
-            .filter_map(|key| self.find(key))
-            .map(|slot| Entry::unpack(slot.entry.load(Ordering::Relaxed)))
+            .filter_map(|key| self.find(key).map(|slot| slot.read(key)))
             .find(|entry| entry.samples > 0)
             .map_or(self.guess, |entry| Cost::from_nanos(entry.nanos))
     }
@@ -163,7 +194,8 @@ impl CostTable {
                 slot.entry.store(Entry { used: false, ..entry }.pack(), Ordering::Relaxed);
             } else {
                 slot.entry.store(0, Ordering::Relaxed);
-                slot.key.store(0, Ordering::Relaxed);
+                // Whoever claims the slot next sees that its entry is gone.
+                slot.key.store(0, Ordering::Release);
             }
         }
     }
@@ -182,7 +214,7 @@ impl CostTable {
     fn claim(&self, key: u64) -> Option<&Slot> {
         self.find(key).or_else(|| {
             self.set(key).0.iter().find(|slot| {
-                match slot.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
+                match slot.key.compare_exchange(0, key, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => true,
                     Err(other) => other == key,
                 }
@@ -212,8 +244,8 @@ impl CostLane {
         let prior = self.table.estimate(customer, method);
         for key in [key(customer.0, method.0), key(ANY, method.0), EVERYTHING] {
             if let Some(slot) = self.table.claim(key) {
-                let before = Entry::unpack(slot.entry.load(Ordering::Relaxed));
-                let entry = if before.samples == 0 { self.first(prior) } else { before };
+                let before = slot.read(key);
+                let entry = if before.samples == 0 { self.first(prior, key) } else { before };
                 let after = entry.after(cost.as_nanos(), drawn);
                 if after != before {
                     slot.entry.store(after.pack(), Ordering::Relaxed);
@@ -224,9 +256,10 @@ impl CostLane {
 
     /// An estimate that rests on no request yet starts where the fallbacks stand, and counts that
     /// as one sample: a first request that happens to be the dear one is clipped as well.
-    fn first(&self, prior: Cost) -> Entry {
+    fn first(&self, prior: Cost, key: u64) -> Entry {
         let known = prior != self.table.guess;
-        Entry { nanos: prior.as_nanos().min(Entry::NANOS_MAX), samples: known.into(), used: true }
+        let nanos = prior.as_nanos().min(Entry::NANOS_MAX);
+        Entry { nanos, samples: known.into(), used: true, ..Entry::nothing(key) }
     }
 }
 
@@ -282,7 +315,7 @@ mod tests {
             (1_000_000, 15, 0, 937_500),
             (0, 15, 1_000_000, 500),
         ] {
-            let entry = Entry { nanos, samples, used: false }.blend(sample);
+            let entry = Entry { nanos, samples, ..Entry::nothing(EVERYTHING) }.blend(sample);
             assert_eq!(entry.nanos, expected, "{nanos} and {sample}");
         }
     }
@@ -310,7 +343,8 @@ mod tests {
     #[test]
     fn a_lasting_jump_is_followed() {
         for (factor, requests) in [(3, 40), (1_000, 40)] {
-            let mut entry = Entry { nanos: 1_000_000, samples: SAMPLES, used: true };
+            let mut entry =
+                Entry { nanos: 1_000_000, samples: SAMPLES, ..Entry::nothing(EVERYTHING) };
             for _ in 0..requests {
                 entry = entry.blend(1_000_000 * factor);
             }
@@ -381,6 +415,33 @@ mod tests {
         table.sweep();
         lane.record(CustomerId(999), GET, Cost::from_millis(3));
         assert!(table.find(key(999, 0)).is_some());
+    }
+
+    /// As when a sweep frees a slot while another thread is about to write to it.
+    #[test]
+    fn nobody_takes_over_what_a_stranger_left_behind() {
+        let table = CostTable::new(4, GUESS);
+        let mut lane = table.lane();
+        for _ in 0..100 {
+            lane.record(A, GET, Cost::from_millis(100));
+        }
+        for slot in &table.sets[0].0 {
+            slot.key.store(0, Ordering::Relaxed);
+        }
+        assert!(table.claim(key(B.0, PUT.0)).is_some());
+        assert_eq!(table.estimate(B, PUT), GUESS);
+        lane.record(B, PUT, Cost::from_millis(2));
+        assert_eq!(table.estimate(B, PUT), Cost::from_millis(2));
+    }
+
+    #[test]
+    fn an_entry_survives_its_word() {
+        for nanos in [0, 1, 999, Entry::NANOS_MAX] {
+            for (key, samples, used) in [(1, 0, true), (key(7, 7), SAMPLES, false)] {
+                let entry = Entry { nanos, samples, used, ..Entry::nothing(key) };
+                assert_eq!(Entry::unpack(entry.pack()), entry);
+            }
+        }
     }
 
     proptest! {
