@@ -70,9 +70,10 @@ impl Average {
     }
 
     /// As [`Average::new`], but the quantity is known to have been `value` until `now`: a first
-    /// sample that is a spike moves it no more than any other.
+    /// sample that is a spike moves it no more than any other. A `value` that is not finite is no
+    /// knowledge, and the average starts as [`Average::new`] does.
     pub const fn starting_at(tau: Duration, value: f64, now: Timestamp) -> Self {
-        Self { tau, state: Some((value, now)) }
+        Self { tau, state: if value.is_finite() { Some((value, now)) } else { None } }
     }
 
     /// The quantity was `sample` since the last call. Samples that are not finite are left out:
@@ -223,6 +224,16 @@ mod tests {
     }
 
     #[test]
+    fn a_start_that_is_no_number_is_no_start() {
+        for start in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let mut a = Average::starting_at(TAU, start, Timestamp::ZERO);
+            assert_eq!(a.get(), None);
+            a.record(3.0, Timestamp::from_secs(1));
+            assert_eq!(a.get(), Some(3.0));
+        }
+    }
+
+    #[test]
     fn a_steady_stream_reads_right_from_early_on() {
         let mut r = Rate::new(TAU, Timestamp::ZERO);
         for ms in 1..=10_000 {
@@ -266,13 +277,20 @@ mod tests {
 
         #[test]
         fn nothing_fed_in_yields_a_nan(
-            samples in proptest::collection::vec((any::<f64>(), any::<u64>()), 0..50),
+            start in proptest::num::f64::ANY,
+            samples in proptest::collection::vec(
+                (proptest::num::f64::ANY, any::<u64>()),
+                0..50,
+            ),
         ) {
+            let mut started = Average::starting_at(TAU, start, Timestamp::ZERO);
             let mut a = Average::new(TAU);
             let mut r = Rate::new(TAU, Timestamp::ZERO);
             for (sample, at) in samples {
                 let now = Timestamp::from_nanos(at);
                 a.record(sample, now);
+                started.record(sample, now);
+                prop_assert!(started.get().is_none_or(f64::is_finite));
                 r.add(sample, now);
                 r.add_since_last(sample, Timestamp::from_nanos(at.rotate_left(7)));
                 prop_assert!(a.get().is_none_or(f64::is_finite));

@@ -369,7 +369,17 @@ impl Ratio {
 
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} %", self.get() * 100.0)
+        // Out of the whole billionths: a float would print 7 % as 7.000000000000001 %.
+        let (whole, mut rest) = (self.0 / 10_000_000, self.0 % 10_000_000);
+        if rest == 0 {
+            return write!(f, "{whole} %");
+        }
+        let mut places = 7;
+        while rest % 10 == 0 {
+            rest /= 10;
+            places -= 1;
+        }
+        write!(f, "{whole}.{rest:0places$} %")
     }
 }
 
@@ -418,6 +428,23 @@ mod tests {
         assert_eq!(Ratio::of(u64::MAX, u64::MAX), Ratio::ONE);
         assert_eq!(Ratio::of(5, 0), Ratio::ZERO);
         assert_eq!(Ratio::percent(10).share_of(1_000), 100);
+    }
+
+    #[test]
+    fn ratios_print_as_they_were_written() {
+        for percent in 0..=100 {
+            assert_eq!(Ratio::percent(percent).to_string(), format!("{percent} %"));
+        }
+        for (value, printed) in [
+            (0.001, "0.1 %"),
+            (1.0 / 3.0, "33.3333333 %"),
+            (0.123, "12.3 %"),
+            (0.010_000_001, "1.0000001 %"),
+            (1e-9, "0.0000001 %"),
+            (0.999_999_999, "99.9999999 %"),
+        ] {
+            assert_eq!(Ratio::new(value).unwrap().to_string(), printed);
+        }
     }
 
     proptest! {
