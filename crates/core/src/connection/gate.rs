@@ -16,6 +16,10 @@
 //! as the configured class. When the handshake has told, [`ConnectionGate::confirm`] looks again,
 //! and a peer that was overrated may have to go after all.
 //!
+//! What the bucket lacks is kept as the time at which it will be full. When limits change, that is
+//! converted: as many tokens are owed as before, at most a bucketful. A time further ahead than a
+//! bucketful can only come from a clock that has stepped back since, and counts as an empty bucket.
+//!
 //! Both counts are single atomics changed by compare and swap: racing threads cannot exceed a limit
 //! together. There is no order between the two. A thread that got a token and then finds
 //! the last place taken has wasted the token, which matters to nobody while there is no place.
@@ -95,6 +99,20 @@ impl ConnectionLimits {
 /// An interval that no bucket refills in.
 const NEVER: u64 = u64::MAX;
 
+/// The criticality that may use most.
+const TOP: Criticality = Criticality::CriticalPlus;
+
+/// How far the clocks of two threads may be apart, in nanoseconds. A thread may be held up between
+/// reading the clock and asking, and must not refill the bucket for that; a clock that stepped back
+/// by less shuts the gate for no longer than this second.
+const CLOCK_SPREAD: u64 = NANOS;
+
+/// `span x to / from`, rounded up.
+fn scaled(span: u64, to: u64, from: u64) -> u64 {
+    let scaled = (u128::from(span) * u128::from(to)).div_ceil(u128::from(from.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
 /// Which limit refused a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -165,20 +183,29 @@ impl ConnectionGate {
             interval: AtomicU64::new(NEVER),
             unknown: AtomicU64::new(0),
         };
-        gate.publish(limits)?;
+        gate.publish(limits, Timestamp::ZERO)?;
         Ok(gate)
     }
 
     /// Puts other limits in place. Connections beyond the new ones stay open until they close by
     /// themselves. A decision that runs beside this may see some old and some new limits.
-    pub fn publish(&self, limits: ConnectionLimits) -> Result<(), InvalidNumber> {
+    pub fn publish(&self, limits: ConnectionLimits, now: Timestamp) -> Result<(), InvalidNumber> {
         limits.check()?;
         for criticality in Criticality::ALL {
             let i = criticality.index();
             self.open_max[i].store(limits.room[i].share_of(limits.open_max), Relaxed);
             self.ahead_max[i].store(limits.ahead_max(criticality), Relaxed);
         }
-        self.interval.store(limits.interval(), Relaxed);
+        let interval = limits.interval();
+        let before = self.interval.swap(interval, Relaxed);
+        if interval != NEVER {
+            let (now, most) = (now.as_nanos(), limits.ahead_max(TOP));
+            let _ = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
+                let owed = full_at.saturating_sub(now);
+                let owed = if before == NEVER { owed } else { scaled(owed, interval, before) };
+                Some(now.saturating_add(owed.min(most)))
+            });
+        }
         self.unknown.store(limits.unknown.index() as u64, Relaxed);
         Ok(())
     }
@@ -194,6 +221,7 @@ impl ConnectionGate {
         }
         let ahead_max = self.ahead_max[criticality.index()].load(Relaxed);
         let interval = self.interval.load(Relaxed);
+        self.forget_a_later_clock(interval, now);
         self.full_at
             .fetch_update(Relaxed, Relaxed, |full_at| {
                 let later = full_at.max(now.as_nanos()).checked_add(interval)?;
@@ -224,6 +252,16 @@ impl ConnectionGate {
     /// Open connections.
     pub fn open(&self) -> u64 {
         self.open.load(Relaxed)
+    }
+
+    /// Takes the bucket for empty if it is to be full later than an empty one would be.
+    fn forget_a_later_clock(&self, interval: u64, now: Timestamp) {
+        let latest = now.as_nanos().saturating_add(self.ahead_max[TOP.index()].load(Relaxed));
+        let full_at = self.full_at.load(Relaxed);
+        if interval != NEVER && full_at > latest.saturating_add(CLOCK_SPREAD) {
+            // Whoever was quicker has seen the same clock.
+            let _ = self.full_at.compare_exchange(full_at, latest, Relaxed, Relaxed);
+        }
     }
 
     fn unknown(&self) -> Criticality {
@@ -314,10 +352,68 @@ mod tests {
     fn limits_change_while_connections_stay() {
         let gate = ConnectionGate::new(limits(100, 1_000, 1_000)).unwrap();
         assert_eq!(taken(&gate, CriticalPlus, 100, Timestamp::ZERO), 100);
-        gate.publish(limits(50, 1_000, 1_000)).unwrap();
+        gate.publish(limits(50, 1_000, 1_000), Timestamp::ZERO).unwrap();
         assert!(gate.accept(Some(CriticalPlus), Timestamp::ZERO).is_err());
-        gate.publish(limits(150, 1_000, 1_000)).unwrap();
+        gate.publish(limits(150, 1_000, 1_000), Timestamp::ZERO).unwrap();
         assert_eq!(taken(&gate, CriticalPlus, 100, Timestamp::ZERO), 50);
+    }
+
+    #[test]
+    fn raising_the_accept_rate_opens_the_gate() {
+        // 400 tokens are owed. At the old rate they took 400 s, at the new one 0.4 s.
+        let gate = ConnectionGate::new(limits(1_000, 1, 500)).unwrap();
+        assert_eq!(taken(&gate, Critical, 400, Timestamp::ZERO), 400);
+        gate.publish(limits(1_000, 1_000, 500), Timestamp::ZERO).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 200, Timestamp::ZERO), 100);
+        assert_eq!(taken(&gate, Critical, 1, Timestamp::from_secs(10)), 1);
+    }
+
+    #[test]
+    fn tokens_that_are_owed_stay_owed_when_limits_change() {
+        // Rate and burst before and after, then how many get in at once: 60 of 100 were taken.
+        for (rate, burst, more) in [
+            (10, 100, 40),
+            (1, 100, 40),
+            (1_000, 100, 40),
+            (10, 200, 140),
+            (10, 80, 20),
+            // No more can be owed than fits.
+            (1_000, 50, 0),
+            (0, 100, 0),
+        ] {
+            let gate = ConnectionGate::new(limits(1_000, 10, 100)).unwrap();
+            let now = Timestamp::from_secs(50);
+            assert_eq!(taken(&gate, CriticalPlus, 60, now), 60);
+            gate.publish(limits(1_000, rate, burst), now).unwrap();
+            assert_eq!(taken(&gate, CriticalPlus, 500, now), more, "{rate} {burst}");
+        }
+        // Shut for a second and opened again: ten tokens came back meanwhile.
+        let gate = ConnectionGate::new(limits(1_000, 10, 100)).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 60, Timestamp::ZERO), 60);
+        gate.publish(limits(1_000, 0, 100), Timestamp::ZERO).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 60, Timestamp::ZERO), 0);
+        gate.publish(limits(1_000, 10, 100), Timestamp::from_secs(1)).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 200, Timestamp::from_secs(1)), 50);
+    }
+
+    #[test]
+    fn a_clock_that_stepped_back_does_not_shut_the_accept_gate() {
+        let gate = ConnectionGate::new(ConnectionLimits::default()).unwrap();
+        gate.accept(None, Timestamp::from_secs(3_600)).unwrap();
+        // The bucket is taken for empty, and a second later it is full.
+        assert_eq!(taken(&gate, CriticalPlus, 1_000, Timestamp::ZERO), 0);
+        assert_eq!(taken(&gate, CriticalPlus, 1_000, Timestamp::from_secs(1)), 500);
+    }
+
+    #[test]
+    fn threads_that_read_the_clock_a_little_early_get_no_more() {
+        let gate = ConnectionGate::new(limits(10_000, 500, 500)).unwrap();
+        let (early, late) = (Timestamp::from_millis(9_900), Timestamp::from_secs(10));
+        assert_eq!(taken(&gate, CriticalPlus, 1_000, late), 500);
+        for _ in 0..100 {
+            assert_eq!(taken(&gate, CriticalPlus, 10, early), 0);
+            assert_eq!(taken(&gate, CriticalPlus, 10, late), 0);
+        }
     }
 
     #[test]
