@@ -53,16 +53,19 @@ pub struct PaceConfig {
     /// The largest window, whatever the backends take: it bounds connections and memory.
     pub window_max: u32,
     /// The share by which a round trip of accepts grows the window. More is refused more often;
-    /// less takes longer to use what others leave free.
+    /// less takes longer to use what others leave free. Above zero: a window that was cut has to
+    /// come back.
     pub growth: f64,
-    /// The same while the window is far below what worked.
+    /// The same while the window is far below what worked. Above zero.
     pub growth_fast: f64,
     /// What a refusal leaves of the window. Less gives way more, and leaves more unused after.
+    /// Below one: who is refused has to give way.
     pub backoff: f64,
     /// Latency over its recent best, from which the window does not grow.
     pub latency_tolerance: f64,
     /// The longest time between two releases, and so the slowest pace. Short enough to notice
-    /// within seconds that the backends are back, and nothing to a backend.
+    /// within seconds that the backends are back, and nothing to a backend. At least a millisecond:
+    /// requests that are not spaced at all are no pace.
     pub probe_interval: Duration,
     /// The longest pushback that is believed.
     pub pushback_max: Duration,
@@ -91,10 +94,12 @@ impl PaceConfig {
                 Err(InvalidNumber::new(name, wanted, value))
             }
         };
-        within("growth", "between 0 and 1", 0.0..=1.0, self.growth)?;
-        within("fast growth", "between 0 and 1", 0.0..=1.0, self.growth_fast)?;
+        within("growth", "between 0.000001 and 1", 1e-6..=1.0, self.growth)?;
+        within("fast growth", "between 0.000001 and 1", 1e-6..=1.0, self.growth_fast)?;
         // Without any window left there is nothing that could grow again.
-        within("backoff", "between 0.01 and 1", 0.01..=1.0, self.backoff)?;
+        within("backoff", "between 0.01 and 0.99", 0.01..=0.99, self.backoff)?;
+        let probe = self.probe_interval.as_secs_f64();
+        within("the probe interval in seconds", "0.001 or more", 0.001..=f64::MAX, probe)?;
         within("latency tolerance", "between 1 and 1000", 1.0..=1000.0, self.latency_tolerance)?;
         within("the largest window", "1 or more", 1.0..=f64::MAX, f64::from(self.window_max))
     }

@@ -116,8 +116,13 @@ fn a_pace_that_makes_no_sense_is_refused() {
     let default = PaceConfig::default();
     for (config, name) in [
         (PaceConfig { growth: f64::NAN, ..default }, "growth"),
+        // A window that never grows, or never shrinks, and requests that are not spaced at all.
+        (PaceConfig { growth: 0.0, ..default }, "growth"),
+        (PaceConfig { growth_fast: 0.0, ..default }, "fast growth"),
         (PaceConfig { growth_fast: -0.1, ..default }, "fast growth"),
         (PaceConfig { backoff: 0.0, ..default }, "backoff"),
+        (PaceConfig { backoff: 1.0, ..default }, "backoff"),
+        (PaceConfig { probe_interval: Duration::ZERO, ..default }, "the probe interval in seconds"),
         (PaceConfig { latency_tolerance: f64::INFINITY, ..default }, "latency tolerance"),
         (PaceConfig { window_max: 0, ..default }, "the largest window"),
     ] {
@@ -382,8 +387,8 @@ proptest! {
     /// Whatever is configured and reported, the window stays a number within its bounds.
     #[test]
     fn no_report_breaks_the_pace(
-        growth in 0.0..=1.0_f64, growth_fast in 0.0..=1.0_f64, backoff in 0.01..=1.0_f64,
-        tolerance in 1.0..=1000.0_f64, window_max in 1_u32.., probe: u64,
+        growth in 1e-6..=1.0_f64, growth_fast in 1e-6..=1.0_f64, backoff in 0.01..=0.99_f64,
+        tolerance in 1.0..=1000.0_f64, window_max in 1_u32.., probe in 1_000_000_u64..,
         results in proptest::collection::vec((0_u8..4, any::<u64>(), any::<u64>()), 0..60),
     ) {
         let mut pace = Pace::new(PaceConfig {

@@ -8,6 +8,8 @@
 //!                       taken while  tokens left afterwards >= (1 - room(criticality)) x burst
 //! ```
 //!
+//! where the room of a limit is at least one connection, unless the share is zero.
+//!
 //! Room rises with criticality and both counts are common to all, so a level is refused only when
 //! every lower one would be as well. Refilled tokens go to the highest level first: a lower one
 //! gets any only once the reserve above it is whole again.
@@ -44,10 +46,10 @@ pub struct ConnectionLimits {
     /// so the default keeps handshakes below half of one CPU.
     pub accepts_per_second: u32,
     /// New connections at once, after a quiet time. Too low refuses a fleet that reconnects after
-    /// a restart, and lets nobody in whose room of it is less than one; too high lets handshakes
-    /// displace requests.
+    /// a restart; too high lets handshakes displace requests.
     pub burst: u32,
-    /// The share of `open_max` and `burst` that each criticality may use, lowest first.
+    /// The share of `open_max` and `burst` that each criticality may use, lowest first. At least one
+    /// connection, however small the limit; only a share of zero is none.
     pub room: [Ratio; Criticality::COUNT],
     /// What a peer counts as while nobody knows who it is.
     pub unknown: Criticality,
@@ -86,9 +88,17 @@ impl ConnectionLimits {
         }
     }
 
+    /// What `criticality` may use of a limit.
+    fn room_of(&self, criticality: Criticality, limit: u64) -> u64 {
+        match self.room[criticality.index()] {
+            Ratio::ZERO => 0,
+            room => room.share_of(limit).max(limit.min(1)),
+        }
+    }
+
     /// How far ahead of now the bucket may be, for `criticality`: all the tokens it may use.
     fn ahead_max(&self, criticality: Criticality) -> u64 {
-        let tokens = self.room[criticality.index()].share_of(u64::from(self.burst));
+        let tokens = self.room_of(criticality, u64::from(self.burst));
         match self.interval() {
             NEVER => 0,
             interval => tokens.saturating_mul(interval),
@@ -193,7 +203,7 @@ impl ConnectionGate {
         limits.check()?;
         for criticality in Criticality::ALL {
             let i = criticality.index();
-            self.open_max[i].store(limits.room[i].share_of(limits.open_max), Relaxed);
+            self.open_max[i].store(limits.room_of(criticality, limits.open_max), Relaxed);
             self.ahead_max[i].store(limits.ahead_max(criticality), Relaxed);
         }
         let interval = limits.interval();
@@ -413,6 +423,19 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(taken(&gate, CriticalPlus, 10, early), 0);
             assert_eq!(taken(&gate, CriticalPlus, 10, late), 0);
+        }
+    }
+
+    #[test]
+    fn small_limits_let_everyone_in_who_has_any_room() {
+        for peer in Criticality::ALL {
+            let gate = ConnectionGate::new(limits(1, 1, 1)).unwrap();
+            assert_eq!(taken(&gate, peer, 9, Timestamp::ZERO), 1, "{peer}");
+        }
+        let room = [0, 0, 50, 100].map(Ratio::percent);
+        let gate = ConnectionGate::new(ConnectionLimits { room, ..limits(9, 9, 9) }).unwrap();
+        for (peer, more) in [(Sheddable, 0), (SheddablePlus, 0), (Critical, 4), (CriticalPlus, 5)] {
+            assert_eq!(taken(&gate, peer, 9, Timestamp::ZERO), more, "{peer}");
         }
     }
 

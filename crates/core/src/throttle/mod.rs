@@ -86,6 +86,9 @@ use core::time::Duration;
 /// at most a sixtieth of a steady history, which nobody feels, and the ring is less than 1 KiB.
 const BUCKETS: usize = 60;
 
+/// The shortest window: a client of a few dozen requests a second reaches the floor of 20 in it.
+const WINDOW_MIN: Duration = Duration::from_secs(1);
+
 /// Steps in which the last ten seconds are forgotten: a second each, so that a calm moment is not
 /// judged by a surge that is over.
 const BUCKETS_LATELY: usize = 10;
@@ -127,7 +130,8 @@ pub struct ThrottleConfig {
     /// `K`. Lower it towards 1 where a refusal costs the backend nearly as much as an answer.
     pub multiplier: Multiplier,
     /// How far back requests and accepts are remembered: two minutes. Shorter reacts and recovers
-    /// faster, and takes a short dip for a state.
+    /// faster, and takes a short dip for a state. Less than a second counts as a second: a window
+    /// that is shorter than answers take forgets requests before it has counted enough of them.
     pub window: Duration,
     /// How many requests of each criticality may be sent per window whatever happened before: 20.
     ///
@@ -260,7 +264,7 @@ impl Throttle {
     /// A throttle that has seen nothing and so refuses nothing.
     pub fn new(config: ThrottleConfig) -> Self {
         let histories = core::array::from_fn(|_| History {
-            recent: Window::new(config.window, BUCKETS),
+            recent: Window::new(config.window.max(WINDOW_MIN), BUCKETS),
             lately: Window::new(config.recovery_window, BUCKETS_LATELY),
         });
         Self { config, histories }

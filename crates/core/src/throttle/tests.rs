@@ -66,6 +66,19 @@ fn a_throttled_request_says_why_and_is_not_to_be_retried() {
     assert_eq!(rejection.advice, Advice::DontRetry);
 }
 
+/// A window shorter than a second counts as one: it would forget before it has counted.
+#[test]
+fn a_throttle_without_a_window_throttles() {
+    for window in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(1)] {
+        let mut throttle = Throttle::new(ThrottleConfig { window, ..ThrottleConfig::default() });
+        for ms in 0..10_000 {
+            throttle.on_response(Critical, Outcome::Refused, Timestamp::from_millis(ms));
+        }
+        let p = throttle.probability(Critical, Timestamp::from_millis(9_999));
+        assert!(p > 0.9, "{window:?}: {p}");
+    }
+}
+
 #[test]
 fn requests_under_way_are_not_held_against_the_backend() {
     let mut throttle = Throttle::new(ThrottleConfig::default());
