@@ -289,6 +289,37 @@ fn the_pace_follows_interactive_traffic_and_outlasts_an_outage() {
     assert!(after.accepted as f64 > 0.8 * 200.0 * 10.0, "{after:?}");
 }
 
+/// Whatever refuses most requests at any pace says nothing about the pace.
+#[test]
+fn the_pace_comes_back_from_a_partial_outage() {
+    // One in so many is taken, for half a minute.
+    for one_in in [2, 20] {
+        let mut proxy = proxy(100);
+        let mut rng = SeededRng::new(3);
+        let mut busy: std::collections::VecDeque<(u64, bool)> = [].into();
+        let (mut before, mut after) = (0_u64, 0_u64);
+        for now in 0..125_000_u64 {
+            while proxy.queued() < 100 {
+                let _ = proxy.offer(0, Sheddable, None, at(now));
+            }
+            while let Some((_, taken)) = busy.pop_front_if(|(done, _)| *done <= now) {
+                let refused = Outcome::Overloaded(Advice::RetryElsewhere);
+                let outcome = if taken { Outcome::Accepted } else { refused };
+                proxy.on_result(outcome, Duration::from_millis(50), at(now));
+                before += u64::from(taken && (50_000..60_000).contains(&now));
+                after += u64::from(taken && (115_000..125_000).contains(&now));
+            }
+            while let Some(Release::Send { .. }) = proxy.release(at(now)) {
+                let outage = (60_000..90_000).contains(&now);
+                let taken = if outage { rng.below(one_in) == 0 } else { busy.len() < 100 };
+                busy.push_back((now + 50, taken));
+            }
+        }
+        assert!(before > 15_000, "{before} of 20,000");
+        assert!(after * 5 >= before * 4, "one in {one_in}: {after} after, {before} before");
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Operation {
     Offer { criticality: usize, deadline_ms: Option<u64> },
