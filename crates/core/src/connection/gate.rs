@@ -31,7 +31,7 @@
 //! behind them.
 
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Reason, Rejection};
+use crate::decision::{Advice, Cause, Reason, Rejection};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use crate::units::{InvalidNumber, NANOS, Ratio, Timestamp};
 
@@ -48,8 +48,8 @@ pub struct ConnectionLimits {
     /// New connections at once, after a quiet time. Too low refuses a fleet that reconnects after
     /// a restart; too high lets handshakes displace requests.
     pub burst: u32,
-    /// The share of `open_max` and `burst` that each criticality may use, lowest first. At least one
-    /// connection, however small the limit; only a share of zero is none.
+    /// The share of `open_max` and `burst` that each criticality may use, lowest first. At least
+    /// one connection, however small the limit; only a share of zero is none.
     pub room: [Ratio; Criticality::COUNT],
     /// What a peer counts as while nobody knows who it is.
     pub unknown: Criticality,
@@ -144,13 +144,13 @@ pub struct Refused {
 }
 
 impl Refused {
-    const fn new(limit: ConnectionLimit, criticality: Criticality) -> Self {
+    const fn new(limit: ConnectionLimit, criticality: Criticality, cause: Cause) -> Self {
         let rejection = Rejection {
             reason: Reason::TooManyConnections,
             // Other tasks have connections of their own; this says nothing about them.
             advice: Advice::RetryElsewhere,
             criticality,
-            cause: None,
+            cause: Some(cause),
         };
         Self { rejection, limit }
     }
@@ -179,6 +179,7 @@ pub struct ConnectionGate {
     ahead_max: [AtomicU64; Criticality::COUNT],
     interval: AtomicU64,
     unknown: AtomicU64,
+    accepts_per_second: AtomicU64,
 }
 
 impl ConnectionGate {
@@ -192,6 +193,7 @@ impl ConnectionGate {
             ahead_max: zeros(),
             interval: AtomicU64::new(NEVER),
             unknown: AtomicU64::new(0),
+            accepts_per_second: AtomicU64::new(0),
         };
         gate.publish(limits, Timestamp::ZERO)?;
         Ok(gate)
@@ -216,6 +218,7 @@ impl ConnectionGate {
                 Some(now.saturating_add(owed.min(most)))
             });
         }
+        self.accepts_per_second.store(limits.accepts_per_second.into(), Relaxed);
         self.unknown.store(limits.unknown.index() as u64, Relaxed);
         Ok(())
     }
@@ -226,8 +229,9 @@ impl ConnectionGate {
     pub fn accept(&self, peer: Option<Criticality>, now: Timestamp) -> Result<(), Refused> {
         let criticality = peer.unwrap_or_else(|| self.unknown());
         let open_max = self.open_max[criticality.index()].load(Relaxed);
-        if self.open.load(Relaxed) >= open_max {
-            return Err(Refused::new(ConnectionLimit::Open, criticality));
+        let open = self.open.load(Relaxed);
+        if open >= open_max {
+            return Err(too_many_open(open, open_max, criticality));
         }
         let ahead_max = self.ahead_max[criticality.index()].load(Relaxed);
         let interval = self.interval.load(Relaxed);
@@ -237,18 +241,19 @@ impl ConnectionGate {
                 let later = full_at.max(now.as_nanos()).checked_add(interval)?;
                 (later - now.as_nanos() <= ahead_max).then_some(later)
             })
-            .map_err(|_| Refused::new(ConnectionLimit::AcceptRate, criticality))?;
+            .map_err(|_| self.too_fast(criticality))?;
         self.open
             .fetch_update(Relaxed, Relaxed, |open| (open < open_max).then_some(open + 1))
-            .map_err(|_| Refused::new(ConnectionLimit::Open, criticality))?;
+            .map_err(|open| too_many_open(open, open_max, criticality))?;
         Ok(())
     }
 
     /// The handshake has told that the peer of an accepted connection is `criticality`. Refused
     /// means that it would stand in the room of others: close it, and release it like any other.
     pub fn confirm(&self, criticality: Criticality) -> Result<(), Refused> {
-        if self.open.load(Relaxed) > self.open_max[criticality.index()].load(Relaxed) {
-            return Err(Refused::new(ConnectionLimit::Open, criticality));
+        let (open, limit) = (self.open(), self.open_max[criticality.index()].load(Relaxed));
+        if open > limit {
+            return Err(too_many_open(open, limit, criticality));
         }
         Ok(())
     }
@@ -264,6 +269,12 @@ impl ConnectionGate {
         self.open.load(Relaxed)
     }
 
+    fn too_fast(&self, criticality: Criticality) -> Refused {
+        let per_second = at_most_u32(self.accepts_per_second.load(Relaxed));
+        let cause = Cause::AcceptRate { per_second };
+        Refused::new(ConnectionLimit::AcceptRate, criticality, cause)
+    }
+
     /// Takes the bucket for empty if it is to be full later than an empty one would be.
     fn forget_a_later_clock(&self, interval: u64, now: Timestamp) {
         let latest = now.as_nanos().saturating_add(self.ahead_max[TOP.index()].load(Relaxed));
@@ -277,6 +288,15 @@ impl ConnectionGate {
     fn unknown(&self) -> Criticality {
         Criticality::from_index(self.unknown.load(Relaxed) as usize).unwrap_or_default()
     }
+}
+
+fn too_many_open(open: u64, limit: u64, criticality: Criticality) -> Refused {
+    let cause = Cause::Connections { open: at_most_u32(open), limit: at_most_u32(limit) };
+    Refused::new(ConnectionLimit::Open, criticality, cause)
+}
+
+fn at_most_u32(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -312,7 +332,8 @@ mod tests {
         assert_eq!(refused.limit, ConnectionLimit::Open);
         assert_eq!(
             refused.rejection.to_string(),
-            "too_many_connections (CRITICAL); may be retried elsewhere"
+            "too_many_connections (CRITICAL): 100 connections open, with room for 90; may be \
+             retried elsewhere"
         );
         for _ in 0..31 {
             gate.release();
@@ -341,10 +362,9 @@ mod tests {
             let now = Timestamp::from_secs(secs);
             assert_eq!(taken(&gate, peer, 200, now), more, "{peer} at {secs} s");
         }
-        assert_eq!(
-            gate.accept(Some(Sheddable), Timestamp::from_secs(60)).unwrap_err().limit,
-            ConnectionLimit::AcceptRate
-        );
+        let refused = gate.accept(Some(Sheddable), Timestamp::from_secs(60)).unwrap_err();
+        assert_eq!(refused.limit, ConnectionLimit::AcceptRate);
+        assert_eq!(refused.rejection.cause, Some(Cause::AcceptRate { per_second: 10 }));
     }
 
     #[test]
@@ -352,7 +372,9 @@ mod tests {
         let gate = ConnectionGate::new(limits(100, 1_000, 1_000)).unwrap();
         for open in 1..=90 {
             assert!(gate.accept(None, Timestamp::ZERO).is_ok());
-            assert_eq!(gate.confirm(Sheddable).is_ok(), open <= 70, "{open}");
+            let confirmed = gate.confirm(Sheddable).map_err(|refused| refused.rejection.cause);
+            let cause = Some(Cause::Connections { open, limit: 70 });
+            assert_eq!(confirmed, if open <= 70 { Ok(()) } else { Err(cause) });
             assert!(gate.confirm(CriticalPlus).is_ok());
         }
         assert!(gate.accept(None, Timestamp::ZERO).is_err());

@@ -75,7 +75,7 @@ mod tests;
 pub use gate::{ThrottleController, ThrottleGate, ThrottleLane};
 
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Reason, Rejection};
+use crate::decision::{Advice, Cause, Reason, Rejection, Thousandths};
 use crate::levels::Levels;
 use crate::rng::Rng;
 use crate::units::{InvalidNumber, Timestamp};
@@ -284,7 +284,7 @@ impl Throttle {
         if probability > 0.0 && rng.unit() < probability {
             let throttled = ThrottleCounts { throttled: 1, ..ThrottleCounts::default() };
             self.record(criticality, throttled, now);
-            return Err(throttled_locally(criticality));
+            return Err(throttled_locally(criticality, probability));
         }
         Ok(())
     }
@@ -333,6 +333,12 @@ impl Throttle {
 ///
 /// Its advice is not to retry. A retry at this layer would roll the same dice again, and three
 /// throws let through what one was meant to hold back.
-const fn throttled_locally(criticality: Criticality) -> Rejection {
-    Rejection { reason: Reason::Throttled, advice: Advice::DontRetry, criticality, cause: None }
+fn throttled_locally(criticality: Criticality, probability: f64) -> Rejection {
+    let probability = Thousandths((probability * 1_000.0).round() as u32);
+    Rejection {
+        reason: Reason::Throttled,
+        advice: Advice::DontRetry,
+        criticality,
+        cause: Some(Cause::Throttle { probability }),
+    }
 }
