@@ -7,13 +7,15 @@
 //!
 //! Work goes on by criticality, and within one by deadline, earliest first. When the queue is full
 //! it says so at once, to the least critical: a newcomer displaces the newest item of the lowest
-//! criticality if that is below its own, and is refused otherwise. So nobody is refused while
-//! someone less critical waits, and what has waited long is not thrown away for what has not.
-//! Whatever is not worth doing any more, its deadline having passed, is given back instead of sent.
+//! criticality if that is below its own, and is refused otherwise. So nobody is refused for want of
+//! room while someone less critical waits, and what has waited long is not thrown away for what has
+//! not. Whatever is not worth doing any more, its deadline having passed, is given back instead of
+//! sent.
 //!
 //! The controller neither waits nor retries. The shell offers, asks for a release, sends, and tells
 //! what came back; [`BatchProxy::next_deadline`] says when to ask again if nothing happens before.
-//! Refused work is the worker's to retry, after the time it was told.
+//! Refused work is the worker's to retry, after the time it was told. A worker that went away has
+//! its item taken back with [`BatchProxy::cancel`].
 
 pub mod pace;
 pub mod queue;
@@ -21,11 +23,11 @@ pub mod queue;
 mod tests;
 
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Reason, Rejection};
+use crate::decision::{Advice, Cause, Reason, Rejection};
 use crate::units::{InvalidNumber, Timestamp};
 use core::time::Duration;
 use pace::{Outcome, Pace, PaceConfig};
-use queue::{Queue, Queued};
+use queue::{Queue, Queued, Ticket};
 
 /// How [`BatchProxy`] behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +35,7 @@ use queue::{Queue, Queued};
 pub struct BatchConfig {
     /// Items that may wait. Each waits for all before it, so more than the backends take within
     /// the deadlines is in vain; too few leave the backends without work between two requests of
-    /// a worker.
+    /// a worker. Above a hundred thousand or so, deadlines in no order make it slow.
     pub queue_max: usize,
     /// How work is handed on.
     pub pace: PaceConfig,
@@ -49,10 +51,12 @@ impl Default for BatchConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Offer<T> {
-    /// It waits.
-    Queued,
+    /// It waits. The ticket takes it back.
+    Queued(Ticket),
     /// It waits, and an earlier item had to make room.
     Displaced {
+        /// Takes the offered item back.
+        ticket: Ticket,
         /// The earlier item.
         item: T,
         /// What to tell whoever sent that.
@@ -96,7 +100,8 @@ pub enum Release<T> {
 ///
 /// let mut proxy = BatchProxy::new(BatchConfig::default())?;
 /// let now = Timestamp::ZERO;
-/// assert_eq!(proxy.offer("work", Criticality::Sheddable, None, now), Offer::Queued);
+/// let offer = proxy.offer("work", Criticality::Sheddable, None, now);
+/// assert!(matches!(offer, Offer::Queued(_)));
 /// let sent = proxy.release(now);
 /// assert_eq!(sent, Some(Release::Send { item: "work", criticality: Criticality::Sheddable }));
 /// let later = Timestamp::from_millis(12);
@@ -129,28 +134,26 @@ impl<T> BatchProxy<T> {
         deadline: Option<Timestamp>,
         now: Timestamp,
     ) -> Offer<T> {
-        let new = Queued { item, criticality, deadline };
-        if new.is_expired(now) {
-            return Offer::Refused { rejection: expired(criticality), item: new.item };
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return Offer::Refused { item, rejection: expired(criticality) };
         }
-        if !self.queue.is_full() {
-            self.queue.push(new);
-            return Offer::Queued;
+        let displaced = if self.queue.is_full() { self.make_room(criticality, now) } else { None };
+        match (self.queue.push(Queued { item, criticality, deadline }), displaced) {
+            (Ok(ticket), None) => Offer::Queued(ticket),
+            (Ok(ticket), Some((item, rejection))) => Offer::Displaced { ticket, item, rejection },
+            (Err(new), _) => Offer::Refused { item: new.item, rejection: self.full(criticality) },
         }
-        if let Some(old) = self.queue.pop_expired(now) {
-            self.queue.push(new);
-            return Offer::Displaced { rejection: expired(old.criticality), item: old.item };
-        }
-        if let Some(old) = self.queue.pop_newest_below(criticality) {
-            self.queue.push(new);
-            return Offer::Displaced { rejection: self.full(old.criticality), item: old.item };
-        }
-        Offer::Refused { rejection: self.full(criticality), item: new.item }
+    }
+
+    /// Takes an item back whose worker went away. None if it has left the queue: one that was sent
+    /// is the shell's to stop, and to report as [`Outcome::Cancelled`].
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
+        self.queue.remove(ticket).map(|queued| queued.item)
     }
 
     /// The next item that leaves the queue, if any does at `now`. Ask until there is none.
     pub fn release(&mut self, now: Timestamp) -> Option<Release<T>> {
-        if let Some(Queued { item, criticality, .. }) = self.queue.pop_expired(now) {
+        if let Some(Queued { item, criticality, .. }) = self.queue.pop_due(now) {
             return Some(Release::Expired { item, rejection: expired(criticality) });
         }
         if !self.pace.may_release(now) {
@@ -191,19 +194,36 @@ impl<T> BatchProxy<T> {
         &self.pace
     }
 
-    /// A full queue: to be tried again when about all that waits now is done.
+    /// Takes out an item that is worth less than one of `criticality`.
+    fn make_room(&mut self, criticality: Criticality, now: Timestamp) -> Option<(T, Rejection)> {
+        if let Some(old) = self.queue.pop_due(now) {
+            return Some((old.item, expired(old.criticality)));
+        }
+        let rejection = self.full(criticality);
+        let old = self.queue.pop_newest_below(criticality)?;
+        Some((old.item, Rejection { criticality: old.criticality, ..rejection }))
+    }
+
     fn full(&self, criticality: Criticality) -> Rejection {
-        let per_item = self.pace.spacing();
-        let items = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        self.try_later(criticality, self.queue.len(), self.queue.max())
+    }
+
+    /// Too much is queued: to be tried again when about all of that is done.
+    fn try_later(&self, criticality: Criticality, queued: usize, limit: usize) -> Rejection {
+        let (queued, limit) = (at_most_u32(queued), at_most_u32(limit));
         let [shortest, longest] = Self::RETRY_AFTER;
-        let wait = per_item.saturating_mul(items).clamp(shortest, longest);
+        let wait = self.pace.spacing().saturating_mul(queued).clamp(shortest, longest);
         Rejection {
             reason: Reason::QueueFull,
             advice: Advice::RetryAfter(wait),
             criticality,
-            cause: None,
+            cause: Some(Cause::Queue { queued, limit }),
         }
     }
+}
+
+fn at_most_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 const fn expired(criticality: Criticality) -> Rejection {

@@ -18,13 +18,15 @@
 //! one refusal to the next, so about 4 % of what is sent is refused: the price of knowing the
 //! limit.
 //!
-//! Growth is fast until the first refusal. It is fast again after a collapse, which is a window that
-//! was cut down to the slowest pace there is: whoever refuses even that is not refusing the pace.
-//! The largest window of the last minute or two is then what worked, and growth is fast up to half
-//! of it, so that an outage is not paid for twice, be it total or partial. Growth pauses while nothing waits, as an unused
-//! window proves nothing, and while latency is at twice its recent best, as then the backends are
-//! filling up and the next answer would be a refusal. A pushback is waited for exactly. However bad
-//! it looks, one request each `probe_interval` goes out, or nobody would notice that it got better.
+//! Growth is fast until the first refusal. It is fast again after a collapse, which is a window
+//! that was cut down to the slowest pace there is: whoever refuses even that is not refusing the
+//! pace. The largest window of the last minute or two is then what worked, and growth is fast up to
+//! half of it, so that an outage is not paid for twice, be it total or partial.
+//!
+//! Growth pauses while nothing waits, as an unused window proves nothing, and while latency is at
+//! twice its recent best, as then the backends are filling up and the next answer would be a
+//! refusal. A pushback is waited for exactly. However bad it looks, one request each
+//! `probe_interval` goes out, or nobody would notice that it got better.
 //!
 //! When it is wrong: a backend that never refuses but queues holds the window only for as long as
 //! the best latency is remembered; its timeouts, reported as [`Outcome::Failed`], then do what
@@ -49,6 +51,8 @@ pub enum Outcome {
     Overloaded(Advice),
     /// No answer: a timeout or a broken connection. Counts as overload.
     Failed,
+    /// Nobody waited for the answer any more. Says nothing about the backend.
+    Cancelled,
 }
 
 /// How [`Pace`] behaves.
@@ -208,6 +212,7 @@ impl Pace {
                 self.cut(latency, now);
             }
             Outcome::Failed => self.cut(latency, now),
+            Outcome::Cancelled => {}
         }
     }
 

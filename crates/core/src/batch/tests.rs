@@ -12,6 +12,11 @@ fn proxy(queue_max: usize) -> BatchProxy<u64> {
     BatchProxy::new(BatchConfig { queue_max, ..BatchConfig::default() }).unwrap()
 }
 
+fn queued(offer: &Offer<u64>) -> Ticket {
+    let Offer::Queued(ticket) = offer else { panic!("{offer:?}") };
+    *ticket
+}
+
 /// What comes out when every item is answered at once, in steps of a second.
 fn drain(proxy: &mut BatchProxy<u64>, mut now: Timestamp) -> Vec<u64> {
     let mut order = Vec::new();
@@ -39,7 +44,7 @@ fn work_goes_on_by_criticality_then_deadline_then_age() {
         (7, SheddablePlus, Some(950)),
     ] {
         let deadline = deadline.map(Timestamp::from_secs);
-        assert_eq!(proxy.offer(item, criticality, deadline, at(0)), Offer::Queued);
+        queued(&proxy.offer(item, criticality, deadline, at(0)));
     }
     assert_eq!(drain(&mut proxy, at(0)), [5, 6, 4, 7, 3, 2, 1]);
 }
@@ -48,9 +53,10 @@ fn work_goes_on_by_criticality_then_deadline_then_age() {
 fn a_full_queue_refuses_the_least_critical_and_the_newest() {
     let mut proxy = proxy(3);
     let rejected = |offer: Offer<u64>| match offer {
-        Offer::Queued => None,
-        Offer::Displaced { item, rejection } | Offer::Refused { item, rejection } => {
+        Offer::Queued(_) => None,
+        Offer::Displaced { item, rejection, .. } | Offer::Refused { item, rejection } => {
             assert_eq!(rejection.reason, Reason::QueueFull);
+            assert_eq!(rejection.cause, Some(Cause::Queue { queued: 3, limit: 3 }));
             assert!(matches!(rejection.advice, Advice::RetryAfter(_)));
             Some((item, rejection.criticality))
         }
@@ -80,11 +86,11 @@ fn what_nobody_waits_for_is_given_back() {
     let late = proxy.offer(1, Critical, Some(at(5)), at(5));
     let Offer::Refused { item: 1, rejection } = late else { panic!("{late:?}") };
     assert_eq!(rejection.reason, Reason::DeadlinePassed);
-    assert_eq!(proxy.offer(2, Critical, Some(at(10)), at(5)), Offer::Queued);
-    assert_eq!(proxy.offer(3, Sheddable, Some(at(20)), at(5)), Offer::Queued);
+    queued(&proxy.offer(2, Critical, Some(at(10)), at(5)));
+    queued(&proxy.offer(3, Sheddable, Some(at(20)), at(5)));
     // An expired item makes room for anyone.
     let displaced = proxy.offer(4, Sheddable, Some(at(900)), at(10));
-    let Offer::Displaced { item: 2, rejection } = displaced else { panic!("{displaced:?}") };
+    let Offer::Displaced { item: 2, rejection, .. } = displaced else { panic!("{displaced:?}") };
     assert_eq!(rejection.reason, Reason::DeadlinePassed);
     let expired = proxy.release(at(20));
     let Some(Release::Expired { item: 3, rejection }) = expired else { panic!("{expired:?}") };
@@ -94,10 +100,32 @@ fn what_nobody_waits_for_is_given_back() {
 }
 
 #[test]
+fn a_worker_that_went_away_takes_its_item_back() {
+    let mut proxy = proxy(3);
+    let deadline = Some(Timestamp::from_secs(9));
+    let [first, second, third] = [(1, None), (2, deadline), (3, None)]
+        .map(|(item, deadline)| queued(&proxy.offer(item, Sheddable, deadline, at(0))));
+    assert_eq!(proxy.cancel(first), Some(1));
+    assert_eq!(proxy.cancel(first), None);
+    assert_eq!(proxy.queued(), 2);
+    // Its place is free, and its ticket is nobody else's.
+    let fourth = queued(&proxy.offer(4, Sheddable, None, at(0)));
+    assert_ne!(fourth, first);
+    assert_eq!(proxy.release(at(0)), Some(Release::Send { item: 2, criticality: Sheddable }));
+    assert_eq!(proxy.cancel(second), None);
+    assert_eq!(proxy.outstanding(), 1);
+    let window = proxy.pace().window();
+    proxy.on_result(Outcome::Cancelled, Duration::ZERO, at(1));
+    assert_eq!((proxy.outstanding(), proxy.pace().window()), (0, window));
+    assert_eq!(proxy.cancel(third), Some(3));
+    assert_eq!(drain(&mut proxy, at(0)), [4]);
+}
+
+#[test]
 fn a_pushback_is_waited_for_exactly_and_deadlines_go_on() {
     let mut proxy = proxy(10);
     for (item, deadline) in [(1, None), (2, Some(at(400))), (3, Some(at(500)))] {
-        assert_eq!(proxy.offer(item, Sheddable, deadline, at(0)), Offer::Queued);
+        queued(&proxy.offer(item, Sheddable, deadline, at(0)));
     }
     assert_eq!(proxy.release(at(0)), Some(Release::Send { item: 2, criticality: Sheddable }));
     // One is outstanding and no more may be: only a deadline is left to wait for.
@@ -218,7 +246,7 @@ fn closed_loop(
         }
         while proxy.queued() < 100 {
             number += 1;
-            assert_eq!(proxy.offer(number, Sheddable, None, now), Offer::Queued);
+            queued(&proxy.offer(number, Sheddable, None, now));
         }
         while let Some(release) = proxy.release(now) {
             assert!(matches!(release, Release::Send { .. }));
@@ -323,6 +351,7 @@ fn the_pace_comes_back_from_a_partial_outage() {
 #[derive(Debug, Clone)]
 enum Operation {
     Offer { criticality: usize, deadline_ms: Option<u64> },
+    Cancel(usize),
     Release,
     Result(u8),
     Wait(u64),
@@ -332,6 +361,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         4 => (0..Criticality::COUNT, proptest::option::of(0_u64..2_000))
             .prop_map(|(criticality, deadline_ms)| Operation::Offer { criticality, deadline_ms }),
+        1 => (0_usize..8).prop_map(Operation::Cancel),
         3 => Just(Operation::Release),
         2 => (0_u8..4).prop_map(Operation::Result),
         1 => (0_u64..500).prop_map(Operation::Wait),
@@ -346,6 +376,7 @@ proptest! {
     ) {
         let mut proxy = proxy(queue_max);
         let mut waiting: BTreeMap<u64, (Criticality, Option<Timestamp>)> = BTreeMap::new();
+        let mut tickets: Vec<(u64, Ticket)> = Vec::new();
         let mut now = at(0);
         for (number, operation) in (0..).zip(operations) {
             match operation {
@@ -358,15 +389,24 @@ proptest! {
                     };
                     proxy.on_result(outcome, Duration::from_millis(u64::from(kind)), now);
                 }
+                Operation::Cancel(nth) => {
+                    // Of those that wait and those that do not any more.
+                    if let Some((item, ticket)) = tickets.iter().rev().nth(nth) {
+                        let waited = waiting.remove(item).map(|_| *item);
+                        prop_assert_eq!(proxy.cancel(*ticket), waited);
+                    }
+                }
                 Operation::Offer { criticality, deadline_ms } => {
                     let criticality = Criticality::ALL[criticality];
                     let deadline = deadline_ms.map(|ms| now + Duration::from_millis(ms));
                     let lowest = waiting.values().map(|(c, _)| *c).min();
                     match proxy.offer(number, criticality, deadline, now) {
-                        Offer::Queued => {
+                        Offer::Queued(ticket) => {
                             waiting.insert(number, (criticality, deadline));
+                            tickets.push((number, ticket));
                         }
-                        Offer::Displaced { item, rejection } => {
+                        Offer::Displaced { ticket, item, rejection } => {
+                            tickets.push((number, ticket));
                             let (theirs, their_deadline) = waiting.remove(&item).unwrap();
                             prop_assert_eq!(rejection.criticality, theirs);
                             if rejection.reason == Reason::QueueFull {
