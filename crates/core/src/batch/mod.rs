@@ -9,8 +9,26 @@
 //! it says so at once, to the least critical: a newcomer displaces the newest item of the lowest
 //! criticality if that is below its own, and is refused otherwise. So nobody is refused for want of
 //! room while someone less critical waits, and what has waited long is not thrown away for what has
-//! not. Whatever is not worth doing any more, its deadline having passed, is given back instead of
-//! sent.
+//! not.
+//!
+//! # Deadlines
+//!
+//! In a lasting overload the earliest deadline is always the one that is about to pass. To send
+//! that item is in vain, and with all others it would be the same: every answer would come too
+//! late. So an item is given back when no answer can be expected in time, and refused at once when
+//! too many wait before it:
+//!
+//! ```text
+//! given back    deadline <= now + time to an answer
+//! refused       deadline <= next release + items before it x spacing + time to an answer
+//! ```
+//!
+//! with the spacing and the time to an answer that [`pace`] has seen. The spacing counts only once
+//! the pace is known: while it grows fast, nobody can say how long a queue takes. The time to an
+//! answer counts only where another item waits that may be better off. A lone item is sent even if
+//! it looks too late, or a proxy that once was slow would never learn that it no longer is.
+//!
+//! # Who does what
 //!
 //! The controller neither waits nor retries. The shell offers, asks for a release, sends, and tells
 //! what came back; [`BatchProxy::next_deadline`] says when to ask again if nothing happens before.
@@ -24,7 +42,7 @@ mod tests;
 
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Cause, Reason, Rejection};
-use crate::units::{InvalidNumber, Timestamp};
+use crate::units::{InvalidNumber, Timestamp, nanos};
 use core::time::Duration;
 use pace::{Outcome, Pace, PaceConfig};
 use queue::{Queue, Queued, Ticket};
@@ -82,7 +100,7 @@ pub enum Release<T> {
         /// What it counts as.
         criticality: Criticality,
     },
-    /// Nobody waits for it any more.
+    /// Nobody waits for it any more, or nobody would by the time of an answer.
     Expired {
         /// The item.
         item: T,
@@ -125,8 +143,8 @@ impl<T> BatchProxy<T> {
         Ok(Self { queue: Queue::new(config.queue_max), pace: Pace::new(config.pace)? })
     }
 
-    /// Takes `item` into the queue, if there is room or someone who has to make room. Without a
-    /// deadline it may wait for ever.
+    /// Takes `item` into the queue, if there is room or someone who has to make room, and time
+    /// enough. Without a deadline it may wait for ever.
     pub fn offer(
         &mut self,
         item: T,
@@ -134,8 +152,10 @@ impl<T> BatchProxy<T> {
         deadline: Option<Timestamp>,
         now: Timestamp,
     ) -> Offer<T> {
-        if deadline.is_some_and(|deadline| deadline <= now) {
-            return Offer::Refused { item, rejection: expired(criticality) };
+        if let Some(rejection) =
+            deadline.and_then(|deadline| self.too_late(criticality, deadline, now))
+        {
+            return Offer::Refused { item, rejection };
         }
         let displaced = if self.queue.is_full() { self.make_room(criticality, now) } else { None };
         match (self.queue.push(Queued { item, criticality, deadline }), displaced) {
@@ -153,7 +173,8 @@ impl<T> BatchProxy<T> {
 
     /// The next item that leaves the queue, if any does at `now`. Ask until there is none.
     pub fn release(&mut self, now: Timestamp) -> Option<Release<T>> {
-        if let Some(Queued { item, criticality, .. }) = self.queue.pop_due(now) {
+        let by = now + self.head_start(1);
+        if let Some(Queued { item, criticality, .. }) = self.queue.pop_due(by) {
             return Some(Release::Expired { item, rejection: expired(criticality) });
         }
         if !self.pace.may_release(now) {
@@ -176,7 +197,8 @@ impl<T> BatchProxy<T> {
         if self.queue.is_empty() {
             return None;
         }
-        [self.queue.earliest_deadline(), self.pace.ready_at()].into_iter().flatten().min()
+        let given_back = self.queue.earliest_deadline().map(|d| d - self.head_start(1));
+        [given_back, self.pace.ready_at()].into_iter().flatten().min()
     }
 
     /// How many items wait.
@@ -194,9 +216,36 @@ impl<T> BatchProxy<T> {
         &self.pace
     }
 
+    /// How long before its deadline an item has to be sent, if more than `others` items wait.
+    fn head_start(&self, others: usize) -> Duration {
+        if self.queue.len() > others { self.pace.answer_time() } else { Duration::ZERO }
+    }
+
+    /// Why a new item would not be answered in time, if so.
+    fn too_late(
+        &self,
+        criticality: Criticality,
+        deadline: Timestamp,
+        now: Timestamp,
+    ) -> Option<Rejection> {
+        let send_by = deadline - self.head_start(0);
+        if send_by <= now {
+            return Some(expired(criticality));
+        }
+        let ahead = self.queue.ahead_of(criticality, deadline);
+        let time = send_by.since(now.max(self.pace.due()));
+        let spacing = if self.pace.is_known() { self.pace.spacing() } else { Duration::ZERO };
+        if spacing.saturating_mul(at_most_u32(ahead)) < time {
+            return None;
+        }
+        // How many can be sent before, so that one after them is still in time.
+        let limit = nanos(time).div_ceil(nanos(spacing).max(1));
+        Some(self.try_later(criticality, ahead, usize::try_from(limit).unwrap_or(usize::MAX)))
+    }
+
     /// Takes out an item that is worth less than one of `criticality`.
     fn make_room(&mut self, criticality: Criticality, now: Timestamp) -> Option<(T, Rejection)> {
-        if let Some(old) = self.queue.pop_due(now) {
+        if let Some(old) = self.queue.pop_due(now + self.head_start(0)) {
             return Some((old.item, expired(old.criticality)));
         }
         let rejection = self.full(criticality);

@@ -139,6 +139,8 @@ pub struct Pace {
     collapsed: bool,
     last_cut: Option<Timestamp>,
     latency: Average,
+    /// How far latencies are from their average, on average.
+    deviation: Average,
     best: Best,
     outstanding: u64,
     /// When the next release is due.
@@ -158,6 +160,7 @@ impl Pace {
             collapsed: false,
             last_cut: None,
             latency: Average::new(LATENCY_TAU),
+            deviation: Average::new(LATENCY_TAU),
             best: Best::new(f64::min),
             outstanding: 0,
             due: Timestamp::ZERO,
@@ -173,7 +176,12 @@ impl Pace {
     /// When a request may go on; none while too many are outstanding.
     pub fn ready_at(&self) -> Option<Timestamp> {
         let limit = self.window.ceil().max(1.0) as u64;
-        (self.outstanding < limit).then_some(self.due.max(self.pushback_until))
+        (self.outstanding < limit).then(|| self.due())
+    }
+
+    /// When the next request is due, were fewer outstanding.
+    pub fn due(&self) -> Timestamp {
+        self.due.max(self.pushback_until)
     }
 
     /// A request went on.
@@ -194,7 +202,10 @@ impl Pace {
         self.outstanding = self.outstanding.saturating_sub(1);
         match outcome {
             Outcome::Accepted => {
-                self.latency.record(nanos(latency) as f64, now);
+                let sample = nanos(latency) as f64;
+                let off = self.latency.get().map_or(sample / 2.0, |mean| (sample - mean).abs());
+                self.deviation.record(off, now);
+                self.latency.record(sample, now);
                 self.best.record(self.latency_nanos(), now);
                 self.accepted_since_cut = true;
                 let slow = self.best.get().is_some_and(|best| {
@@ -231,6 +242,18 @@ impl Pace {
         // Casting a float that is too large stops at the largest integer.
         Duration::from_nanos((self.latency_nanos() / self.window) as u64)
             .min(self.config.probe_interval)
+    }
+
+    /// The time within which nearly every answer comes: the average and twice the deviation, which
+    /// is all of it where latencies are spread evenly. Zero before the first answer.
+    pub fn answer_time(&self) -> Duration {
+        let [mean, off] = [&self.latency, &self.deviation].map(|a| a.get().unwrap_or(0.0));
+        Duration::from_nanos((mean + 2.0 * off) as u64)
+    }
+
+    /// Whether the backends have shown what they take, so that [`Pace::spacing`] will last.
+    pub fn is_known(&self) -> bool {
+        !self.is_growing_fast()
     }
 
     fn grow(&mut self) {

@@ -118,6 +118,13 @@ impl<T> Queue<T> {
         self.len >= self.max
     }
 
+    /// How many of those that wait would go before a new item.
+    pub fn ahead_of(&self, criticality: Criticality, deadline: Timestamp) -> usize {
+        let own = criticality.index();
+        let higher = self.levels.iter().skip(own + 1).map(|level| level.by_deadline.len());
+        higher.sum::<usize>() + self.levels[own].rank((deadline, self.next_number))
+    }
+
     /// Adds an item; gives it back if the queue is full.
     pub fn push(&mut self, new: Queued<T>) -> Result<Ticket, Queued<T>> {
         if self.is_full() {

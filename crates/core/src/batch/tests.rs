@@ -99,6 +99,93 @@ fn what_nobody_waits_for_is_given_back() {
     assert_eq!(proxy.release(at(20)), None);
 }
 
+/// A proxy whose pace has settled at one release each 10 ms, with answers after 20 ms.
+fn settled() -> (BatchProxy<u64>, Timestamp) {
+    let mut proxy = proxy(1_000);
+    let mut now = at(0);
+    // One always waits, so that the window counts as used.
+    let mut last = queued(&proxy.offer(0, Sheddable, None, now));
+    let mut answer = |proxy: &mut BatchProxy<u64>, outcome| {
+        now += Duration::from_secs(1);
+        last = queued(&proxy.offer(0, Sheddable, None, now));
+        assert!(proxy.release(now).is_some());
+        proxy.on_result(outcome, Duration::from_millis(20), now);
+    };
+    // Windows of 1, 1.25, 1.5 to 2.5, of which a refusal leaves 2.
+    for _ in 0..6 {
+        answer(&mut proxy, Outcome::Accepted);
+    }
+    answer(&mut proxy, Outcome::Overloaded(Advice::RetryElsewhere));
+    assert_eq!(proxy.cancel(last), Some(0));
+    now += Duration::from_secs(1);
+    assert_eq!(proxy.pace().window(), 2.0);
+    assert_eq!(proxy.pace().spacing(), Duration::from_millis(10));
+    // The first sample counts as off by half, and five seconds forget most of that.
+    assert_eq!(proxy.pace().answer_time().as_micros() / 100, 201);
+    (proxy, now)
+}
+
+#[test]
+fn what_cannot_be_reached_in_time_is_refused_at_once() {
+    let (mut proxy, now) = settled();
+    let after = |ms| Some(now + Duration::from_millis(ms));
+    // Alone, it may try its luck.
+    let ticket = queued(&proxy.offer(0, Sheddable, after(5), now));
+    assert_eq!(proxy.cancel(ticket), Some(0));
+    for item in 1..=10 {
+        queued(&proxy.offer(item, Critical, None, now));
+    }
+    for (criticality, ms, queued, limit) in [
+        // Ten releases of 10 ms, then 20.1 ms to the answer.
+        (Sheddable, 120, 10, 10),
+        (Sheddable, 60, 10, 4),
+        // Before those without a deadline.
+        (Critical, 10, 0, 0),
+    ] {
+        let offer = proxy.offer(99, criticality, after(ms), now);
+        let Offer::Refused { item: 99, rejection } = offer else { panic!("{ms}: {offer:?}") };
+        if limit == 0 {
+            assert_eq!(rejection.reason, Reason::DeadlinePassed);
+        } else {
+            assert_eq!(rejection.reason, Reason::QueueFull);
+            assert_eq!(rejection.cause, Some(Cause::Queue { queued, limit }), "{ms}");
+        }
+    }
+    queued(&proxy.offer(11, Sheddable, after(121), now));
+    queued(&proxy.offer(12, Critical, after(25), now));
+    // 20.1 ms before its deadline it is given back, as others may be better off.
+    assert_eq!(proxy.next_deadline(), Some(proxy.pace().due()).filter(|due| *due <= now));
+    let late = proxy.release(now + Duration::from_millis(5));
+    assert!(matches!(late, Some(Release::Expired { item: 12, .. })), "{late:?}");
+}
+
+#[test]
+fn a_proxy_that_was_slow_learns_that_it_no_longer_is() {
+    let mut proxy = proxy(100);
+    let mut now = at(0);
+    queued(&proxy.offer(0, Sheddable, None, now));
+    assert!(proxy.release(now).is_some());
+    now += Duration::from_secs(3);
+    proxy.on_result(Outcome::Accepted, Duration::from_secs(3), now);
+    assert!(proxy.pace().answer_time() > Duration::from_secs(3));
+    // Everyone has less patience than that, and answers take a tenth of it.
+    let (mut sent, mut offered) = (0, 0);
+    for _ in 0..200 {
+        now += Duration::from_millis(100);
+        for item in 0..2 {
+            offered += 1;
+            let _ = proxy.offer(item, Sheddable, Some(now + Duration::from_millis(200)), now);
+        }
+        while let Some(release) = proxy.release(now) {
+            if matches!(release, Release::Send { .. }) {
+                sent += 1;
+                proxy.on_result(Outcome::Accepted, Duration::from_millis(20), now);
+            }
+        }
+    }
+    assert!(sent * 4 > offered * 3, "{sent} of {offered}");
+}
+
 #[test]
 fn a_worker_that_went_away_takes_its_item_back() {
     let mut proxy = proxy(3);
@@ -117,6 +204,7 @@ fn a_worker_that_went_away_takes_its_item_back() {
     let window = proxy.pace().window();
     proxy.on_result(Outcome::Cancelled, Duration::ZERO, at(1));
     assert_eq!((proxy.outstanding(), proxy.pace().window()), (0, window));
+    assert_eq!(proxy.pace().answer_time(), Duration::ZERO);
     assert_eq!(proxy.cancel(third), Some(3));
     assert_eq!(drain(&mut proxy, at(0)), [4]);
 }
@@ -317,6 +405,61 @@ fn the_pace_follows_interactive_traffic_and_outlasts_an_outage() {
     assert!(after.accepted as f64 > 0.8 * 200.0 * 10.0, "{after:?}");
 }
 
+/// Backends that take 50 a second, for 50 to 150 ms each, and refuse the rest. Each second
+/// `offered` items come that have `patience`. Returns, of the second half of a minute, how many
+/// were taken, and how many of these came back in time.
+fn overload(offered: u64, patience_ms: impl Fn(u64) -> u64) -> (u64, u64) {
+    const END: u64 = 60_000;
+    let mut proxy = BatchProxy::new(BatchConfig::default()).unwrap();
+    let mut rng = SeededRng::new(offered);
+    let (mut tokens, mut taken, mut in_time, mut number) = (0_u64, 0, 0, 0_u64);
+    // By when they come back: (deadline, outcome, latency).
+    let mut answers: BTreeMap<(u64, u64), (u64, Outcome, u64)> = BTreeMap::new();
+    for now in 0..END {
+        tokens = (tokens + 50).min(5_000);
+        if now % (1_000 / offered) == 0 {
+            number += 1;
+            let deadline = now + patience_ms(number);
+            let _ = proxy.offer(deadline, Sheddable, Some(at(deadline)), at(now));
+        }
+        while let Some(entry) = answers.first_entry().filter(|e| e.key().0 <= now) {
+            let (deadline, outcome, latency) = entry.remove();
+            proxy.on_result(outcome, Duration::from_millis(latency), at(now));
+            if outcome == Outcome::Accepted && now >= END / 2 {
+                taken += 1;
+                in_time += u64::from(now <= deadline);
+            }
+        }
+        while let Some(release) = proxy.release(at(now)) {
+            let Release::Send { item: deadline, .. } = release else { continue };
+            number += 1;
+            let (outcome, latency) = if tokens >= 1_000 {
+                tokens -= 1_000;
+                (Outcome::Accepted, 50 + rng.below(101))
+            } else {
+                (Outcome::Overloaded(Advice::RetryElsewhere), 1)
+            };
+            answers.insert((now + latency, number), (deadline, outcome, latency));
+        }
+    }
+    (taken, in_time)
+}
+
+/// At twice what the backends take half of the work has to be thrown away, not all of it.
+#[test]
+fn work_that_is_sent_comes_back_in_time() {
+    let mixed = |number: u64| [500, 5_000, 20_000][(number % 3) as usize];
+    for (case, (taken, in_time)) in [
+        ("2x, 5 s", overload(100, |_| 5_000)),
+        ("10x, 5 s", overload(500, |_| 5_000)),
+        ("2x, 300 ms", overload(100, |_| 300)),
+        ("2x, mixed", overload(100, mixed)),
+    ] {
+        assert!(taken > 1_200, "{case}: {taken} of 1,500");
+        assert!(in_time * 100 >= taken * 95, "{case}: {in_time} of {taken} came in time");
+    }
+}
+
 /// Whatever refuses most requests at any pace says nothing about the pace.
 #[test]
 fn the_pace_comes_back_from_a_partial_outage() {
@@ -368,6 +511,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// How long before its deadline an item is given back.
+fn head_start(proxy: &BatchProxy<u64>, others: bool) -> Duration {
+    if others { proxy.pace().answer_time() } else { Duration::ZERO }
+}
+
 proptest! {
     /// Against a plain list of all that waits.
     #[test]
@@ -400,6 +548,7 @@ proptest! {
                     let criticality = Criticality::ALL[criticality];
                     let deadline = deadline_ms.map(|ms| now + Duration::from_millis(ms));
                     let lowest = waiting.values().map(|(c, _)| *c).min();
+                    let head_start = head_start(&proxy, !waiting.is_empty());
                     match proxy.offer(number, criticality, deadline, now) {
                         Offer::Queued(ticket) => {
                             waiting.insert(number, (criticality, deadline));
@@ -414,15 +563,26 @@ proptest! {
                                 let newer = waiting.range(item..).any(|(_, (c, _))| *c == theirs);
                                 prop_assert!(!newer);
                             } else {
-                                prop_assert!(their_deadline.unwrap() <= now);
+                                prop_assert!(their_deadline.unwrap() <= now + head_start);
                             }
                             waiting.insert(number, (criticality, deadline));
                         }
                         Offer::Refused { item, rejection } => {
                             prop_assert_eq!(item, number);
-                            if rejection.reason == Reason::QueueFull {
-                                prop_assert_eq!(waiting.len(), queue_max);
+                            let Some(Cause::Queue { queued, limit }) = rejection.cause else {
+                                prop_assert!(deadline.unwrap() <= now + head_start);
+                                continue;
+                            };
+                            prop_assert!(queued >= limit);
+                            let before = |(c, d): &&(Criticality, Option<Timestamp>)| {
+                                let theirs = (core::cmp::Reverse(*c), d.unwrap_or(Timestamp::MAX));
+                                theirs <= (core::cmp::Reverse(criticality), deadline.unwrap())
+                            };
+                            if limit as usize == queue_max && waiting.len() == queue_max {
                                 prop_assert!(lowest.is_none_or(|lowest| lowest >= criticality));
+                            } else {
+                                let ahead = waiting.values().filter(before).count();
+                                prop_assert_eq!(queued as usize, ahead);
                             }
                         }
                     }
@@ -430,13 +590,14 @@ proptest! {
                 Operation::Release => {
                     let ready = proxy.next_deadline();
                     let outstanding = proxy.outstanding();
+                    let head_start = head_start(&proxy, waiting.len() > 1);
                     let release = proxy.release(now);
                     prop_assert_eq!(release.is_some(), ready.is_some_and(|t| t <= now));
                     match release {
                         None => {}
                         Some(Release::Expired { item, .. }) => {
                             let (_, deadline) = waiting.remove(&item).unwrap();
-                            prop_assert!(deadline.unwrap() <= now);
+                            prop_assert!(deadline.unwrap() <= now + head_start);
                         }
                         Some(Release::Send { item, criticality }) => {
                             let rank = |(n, (c, d)): (&u64, &(Criticality, Option<Timestamp>))| {
