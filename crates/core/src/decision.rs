@@ -1,8 +1,9 @@
 //! Decisions as values that say why.
 //!
 //! A refused request has a [`Reason`], an [`Advice`] for whoever sent it, and the [`Cause`]: which
-//! signal stood at what, over which threshold. Shells map these to statuses and headers, metrics
-//! count them, the simulator checks them; nobody has to guess or to parse a text.
+//! signal stood at what, over which threshold, or which limit was met. Shells map these to statuses
+//! and headers, metrics count them, the simulator checks them; nobody has to guess or to parse a
+//! text.
 //!
 //! All of it is a few bytes and `Copy`. Making a rejection must be far cheaper than serving the
 //! request, or an overloaded task spends itself on saying no.
@@ -85,7 +86,8 @@ impl SignalId {
     pub const COMBINED: Self = Self(u8::MAX);
 }
 
-/// A utilization in whole thousandths, small enough to travel with every rejection.
+/// A utilization or a probability in whole thousandths, small enough to travel with every
+/// rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Thousandths(pub u32);
 
@@ -120,6 +122,30 @@ pub enum Cause {
         /// When it will have, if the customer asks for nothing meanwhile.
         opens_in: Duration,
     },
+    /// The client's own throttle drew lots.
+    Throttle {
+        /// How likely a request of this criticality was to be held back.
+        probability: Thousandths,
+    },
+    /// There were as many open connections as this criticality may see.
+    Connections {
+        /// Open connections.
+        open: u32,
+        /// From how many on this criticality is refused.
+        limit: u32,
+    },
+    /// New connections came faster than they are taken.
+    AcceptRate {
+        /// How many are taken a second, in the long run.
+        per_second: u32,
+    },
+    /// More was queued than the queue holds, or than is done before the deadline of this item.
+    Queue {
+        /// What was queued, of that what would have gone first.
+        queued: u32,
+        /// For how much there is room, or time.
+        limit: u32,
+    },
 }
 
 impl fmt::Display for Cause {
@@ -129,6 +155,14 @@ impl fmt::Display for Cause {
                 write!(f, "signal {} at {utilization}, over {threshold}", signal.0)
             }
             Self::Quota { opens_in } => write!(f, "quota opens in {opens_in:?}"),
+            Self::Throttle { probability } => write!(f, "held back with probability {probability}"),
+            Self::Connections { open, limit } => {
+                write!(f, "{open} connections open, with room for {limit}")
+            }
+            Self::AcceptRate { per_second } => {
+                write!(f, "more than {per_second} new connections a second")
+            }
+            Self::Queue { queued, limit } => write!(f, "{queued} queued, with room for {limit}"),
         }
     }
 }
@@ -166,6 +200,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_cause_tells_its_numbers() {
+        for (cause, text) in [
+            (Cause::Quota { opens_in: Duration::from_millis(7) }, "quota opens in 7ms"),
+            (Cause::Throttle { probability: Thousandths(981) }, "held back with probability 0.981"),
+            (Cause::Connections { open: 91, limit: 90 }, "91 connections open, with room for 90"),
+            (Cause::AcceptRate { per_second: 500 }, "more than 500 new connections a second"),
+            (Cause::Queue { queued: 10, limit: 9 }, "10 queued, with room for 9"),
+        ] {
+            assert_eq!(cause.to_string(), text);
+        }
+    }
+
+    #[test]
     fn a_rejection_tells_its_story() {
         let rejection = Rejection {
             reason: Reason::Overloaded,
@@ -181,6 +228,12 @@ mod tests {
             rejection.to_string(),
             "overloaded (SHEDDABLE): signal 0 at 1.500, over 0.850; don't retry"
         );
+    }
+
+    #[test]
+    fn a_rejection_stays_small() {
+        assert!(size_of::<Cause>() <= 24, "{}", size_of::<Cause>());
+        assert!(size_of::<Rejection>() <= 48, "{}", size_of::<Rejection>());
     }
 
     #[test]

@@ -7,13 +7,33 @@
 //!
 //! Work goes on by criticality, and within one by deadline, earliest first. When the queue is full
 //! it says so at once, to the least critical: a newcomer displaces the newest item of the lowest
-//! criticality if that is below its own, and is refused otherwise. So nobody is refused while
-//! someone less critical waits, and what has waited long is not thrown away for what has not.
-//! Whatever is not worth doing any more, its deadline having passed, is given back instead of sent.
+//! criticality if that is below its own, and is refused otherwise. So nobody is refused for want of
+//! room while someone less critical waits, and what has waited long is not thrown away for what has
+//! not.
+//!
+//! # Deadlines
+//!
+//! In a lasting overload the earliest deadline is always the one that is about to pass. To send
+//! that item is in vain, and with all others it would be the same: every answer would come too
+//! late. So an item is given back when no answer can be expected in time, and refused at once when
+//! too many wait before it:
+//!
+//! ```text
+//! given back    deadline <= now + time to an answer
+//! refused       deadline <= next release + items before it x spacing + time to an answer
+//! ```
+//!
+//! with the spacing and the time to an answer that [`pace`] has seen. The spacing counts only once
+//! the pace is known: while it grows fast, nobody can say how long a queue takes. The time to an
+//! answer counts only where another item waits that may be better off. A lone item is sent even if
+//! it looks too late, or a proxy that once was slow would never learn that it no longer is.
+//!
+//! # Who does what
 //!
 //! The controller neither waits nor retries. The shell offers, asks for a release, sends, and tells
 //! what came back; [`BatchProxy::next_deadline`] says when to ask again if nothing happens before.
-//! Refused work is the worker's to retry, after the time it was told.
+//! Refused work is the worker's to retry, after the time it was told. A worker that went away has
+//! its item taken back with [`BatchProxy::cancel`].
 
 pub mod pace;
 pub mod queue;
@@ -21,11 +41,11 @@ pub mod queue;
 mod tests;
 
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Reason, Rejection};
-use crate::units::{InvalidNumber, Timestamp};
+use crate::decision::{Advice, Cause, Reason, Rejection};
+use crate::units::{InvalidNumber, Timestamp, nanos};
 use core::time::Duration;
 use pace::{Outcome, Pace, PaceConfig};
-use queue::{Queue, Queued};
+use queue::{Queue, Queued, Ticket};
 
 /// How [`BatchProxy`] behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +53,7 @@ use queue::{Queue, Queued};
 pub struct BatchConfig {
     /// Items that may wait. Each waits for all before it, so more than the backends take within
     /// the deadlines is in vain; too few leave the backends without work between two requests of
-    /// a worker.
+    /// a worker. Above a hundred thousand or so, deadlines in no order make it slow.
     pub queue_max: usize,
     /// How work is handed on.
     pub pace: PaceConfig,
@@ -49,10 +69,12 @@ impl Default for BatchConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Offer<T> {
-    /// It waits.
-    Queued,
+    /// It waits. The ticket takes it back.
+    Queued(Ticket),
     /// It waits, and an earlier item had to make room.
     Displaced {
+        /// Takes the offered item back.
+        ticket: Ticket,
         /// The earlier item.
         item: T,
         /// What to tell whoever sent that.
@@ -78,7 +100,7 @@ pub enum Release<T> {
         /// What it counts as.
         criticality: Criticality,
     },
-    /// Nobody waits for it any more.
+    /// Nobody waits for it any more, or nobody would by the time of an answer.
     Expired {
         /// The item.
         item: T,
@@ -96,7 +118,8 @@ pub enum Release<T> {
 ///
 /// let mut proxy = BatchProxy::new(BatchConfig::default())?;
 /// let now = Timestamp::ZERO;
-/// assert_eq!(proxy.offer("work", Criticality::Sheddable, None, now), Offer::Queued);
+/// let offer = proxy.offer("work", Criticality::Sheddable, None, now);
+/// assert!(matches!(offer, Offer::Queued(_)));
 /// let sent = proxy.release(now);
 /// assert_eq!(sent, Some(Release::Send { item: "work", criticality: Criticality::Sheddable }));
 /// let later = Timestamp::from_millis(12);
@@ -120,8 +143,8 @@ impl<T> BatchProxy<T> {
         Ok(Self { queue: Queue::new(config.queue_max), pace: Pace::new(config.pace)? })
     }
 
-    /// Takes `item` into the queue, if there is room or someone who has to make room. Without a
-    /// deadline it may wait for ever.
+    /// Takes `item` into the queue, if there is room or someone who has to make room, and time
+    /// enough. Without a deadline it may wait for ever.
     pub fn offer(
         &mut self,
         item: T,
@@ -129,28 +152,29 @@ impl<T> BatchProxy<T> {
         deadline: Option<Timestamp>,
         now: Timestamp,
     ) -> Offer<T> {
-        let new = Queued { item, criticality, deadline };
-        if new.is_expired(now) {
-            return Offer::Refused { rejection: expired(criticality), item: new.item };
+        if let Some(rejection) =
+            deadline.and_then(|deadline| self.too_late(criticality, deadline, now))
+        {
+            return Offer::Refused { item, rejection };
         }
-        if !self.queue.is_full() {
-            self.queue.push(new);
-            return Offer::Queued;
+        let displaced = if self.queue.is_full() { self.make_room(criticality, now) } else { None };
+        match (self.queue.push(Queued { item, criticality, deadline }), displaced) {
+            (Ok(ticket), None) => Offer::Queued(ticket),
+            (Ok(ticket), Some((item, rejection))) => Offer::Displaced { ticket, item, rejection },
+            (Err(new), _) => Offer::Refused { item: new.item, rejection: self.full(criticality) },
         }
-        if let Some(old) = self.queue.pop_expired(now) {
-            self.queue.push(new);
-            return Offer::Displaced { rejection: expired(old.criticality), item: old.item };
-        }
-        if let Some(old) = self.queue.pop_newest_below(criticality) {
-            self.queue.push(new);
-            return Offer::Displaced { rejection: self.full(old.criticality), item: old.item };
-        }
-        Offer::Refused { rejection: self.full(criticality), item: new.item }
+    }
+
+    /// Takes an item back whose worker went away. None if it has left the queue: one that was sent
+    /// is the shell's to stop, and to report as [`Outcome::Cancelled`].
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
+        self.queue.remove(ticket).map(|queued| queued.item)
     }
 
     /// The next item that leaves the queue, if any does at `now`. Ask until there is none.
     pub fn release(&mut self, now: Timestamp) -> Option<Release<T>> {
-        if let Some(Queued { item, criticality, .. }) = self.queue.pop_expired(now) {
+        let by = now + self.head_start(1);
+        if let Some(Queued { item, criticality, .. }) = self.queue.pop_due(by) {
             return Some(Release::Expired { item, rejection: expired(criticality) });
         }
         if !self.pace.may_release(now) {
@@ -173,7 +197,8 @@ impl<T> BatchProxy<T> {
         if self.queue.is_empty() {
             return None;
         }
-        [self.queue.earliest_deadline(), self.pace.ready_at()].into_iter().flatten().min()
+        let given_back = self.queue.earliest_deadline().map(|d| d - self.head_start(1));
+        [given_back, self.pace.ready_at()].into_iter().flatten().min()
     }
 
     /// How many items wait.
@@ -191,19 +216,63 @@ impl<T> BatchProxy<T> {
         &self.pace
     }
 
-    /// A full queue: to be tried again when about all that waits now is done.
+    /// How long before its deadline an item has to be sent, if more than `others` items wait.
+    fn head_start(&self, others: usize) -> Duration {
+        if self.queue.len() > others { self.pace.answer_time() } else { Duration::ZERO }
+    }
+
+    /// Why a new item would not be answered in time, if so.
+    fn too_late(
+        &self,
+        criticality: Criticality,
+        deadline: Timestamp,
+        now: Timestamp,
+    ) -> Option<Rejection> {
+        let send_by = deadline - self.head_start(0);
+        if send_by <= now {
+            return Some(expired(criticality));
+        }
+        let ahead = self.queue.ahead_of(criticality, deadline);
+        let time = send_by.since(now.max(self.pace.due()));
+        let spacing = if self.pace.is_known() { self.pace.spacing() } else { Duration::ZERO };
+        if spacing.saturating_mul(at_most_u32(ahead)) < time {
+            return None;
+        }
+        // How many can be sent before, so that one after them is still in time.
+        let limit = nanos(time).div_ceil(nanos(spacing).max(1));
+        Some(self.try_later(criticality, ahead, usize::try_from(limit).unwrap_or(usize::MAX)))
+    }
+
+    /// Takes out an item that is worth less than one of `criticality`.
+    fn make_room(&mut self, criticality: Criticality, now: Timestamp) -> Option<(T, Rejection)> {
+        if let Some(old) = self.queue.pop_due(now + self.head_start(0)) {
+            return Some((old.item, expired(old.criticality)));
+        }
+        let rejection = self.full(criticality);
+        let old = self.queue.pop_newest_below(criticality)?;
+        Some((old.item, Rejection { criticality: old.criticality, ..rejection }))
+    }
+
     fn full(&self, criticality: Criticality) -> Rejection {
-        let per_item = self.pace.spacing();
-        let items = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        self.try_later(criticality, self.queue.len(), self.queue.max())
+    }
+
+    /// Too much is queued: to be tried again when about all of that is done.
+    fn try_later(&self, criticality: Criticality, queued: usize, limit: usize) -> Rejection {
+        let (queued, limit) = (at_most_u32(queued), at_most_u32(limit));
         let [shortest, longest] = Self::RETRY_AFTER;
-        let wait = per_item.saturating_mul(items).clamp(shortest, longest);
+        let wait = self.pace.spacing().saturating_mul(queued).clamp(shortest, longest);
         Rejection {
             reason: Reason::QueueFull,
             advice: Advice::RetryAfter(wait),
             criticality,
-            cause: None,
+            cause: Some(Cause::Queue { queued, limit }),
         }
     }
+}
+
+fn at_most_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 const fn expired(criticality: Criticality) -> Rejection {

@@ -18,15 +18,22 @@
 //! one refusal to the next, so about 4 % of what is sent is refused: the price of knowing the
 //! limit.
 //!
-//! Growth is fast until the first refusal, and again below half of the window that worked before a
-//! collapse, so that an outage is not paid for twice. It pauses while nothing waits, as an unused
-//! window proves nothing, and while latency is at twice its recent best, as then the backends are
-//! filling up and the next answer would be a refusal. A pushback is waited for exactly. However bad
-//! it looks, one request each `probe_interval` goes out, or nobody would notice that it got better.
+//! Growth is fast until the first refusal. It is fast again after a collapse, which is a window
+//! that was cut down to the slowest pace there is: whoever refuses even that is not refusing the
+//! pace. The largest window of the last minute or two is then what worked, and growth is fast up to
+//! half of it, so that an outage is not paid for twice, be it total or partial.
+//!
+//! Growth pauses while nothing waits, as an unused window proves nothing, and while latency is at
+//! twice its recent best, as then the backends are filling up and the next answer would be a
+//! refusal. A pushback is waited for exactly. However bad it looks, one request each
+//! `probe_interval` goes out, or nobody would notice that it got better.
 //!
 //! When it is wrong: a backend that never refuses but queues holds the window only for as long as
 //! the best latency is remembered; its timeouts, reported as [`Outcome::Failed`], then do what
-//! refusals should have done.
+//! refusals should have done. Backends that come back from a collapse with far less than they had
+//! are asked too fast until what worked is forgotten: half of all requests may be refused for a
+//! minute or two. A partial outage that lasts longer is forgotten too, and the way back from it
+//! takes another minute or two.
 
 use crate::average::Average;
 use crate::decision::Advice;
@@ -44,6 +51,8 @@ pub enum Outcome {
     Overloaded(Advice),
     /// No answer: a timeout or a broken connection. Counts as overload.
     Failed,
+    /// Nobody waited for the answer any more. Says nothing about the backend.
+    Cancelled,
 }
 
 /// How [`Pace`] behaves.
@@ -53,16 +62,19 @@ pub struct PaceConfig {
     /// The largest window, whatever the backends take: it bounds connections and memory.
     pub window_max: u32,
     /// The share by which a round trip of accepts grows the window. More is refused more often;
-    /// less takes longer to use what others leave free.
+    /// less takes longer to use what others leave free. Above zero: a window that was cut has to
+    /// come back.
     pub growth: f64,
-    /// The same while the window is far below what worked.
+    /// The same while the window is far below what worked. Above zero.
     pub growth_fast: f64,
     /// What a refusal leaves of the window. Less gives way more, and leaves more unused after.
+    /// Below one: who is refused has to give way.
     pub backoff: f64,
     /// Latency over its recent best, from which the window does not grow.
     pub latency_tolerance: f64,
     /// The longest time between two releases, and so the slowest pace. Short enough to notice
-    /// within seconds that the backends are back, and nothing to a backend.
+    /// within seconds that the backends are back, and nothing to a backend. At least a millisecond:
+    /// requests that are not spaced at all are no pace.
     pub probe_interval: Duration,
     /// The longest pushback that is believed.
     pub pushback_max: Duration,
@@ -91,10 +103,12 @@ impl PaceConfig {
                 Err(InvalidNumber::new(name, wanted, value))
             }
         };
-        within("growth", "between 0 and 1", 0.0..=1.0, self.growth)?;
-        within("fast growth", "between 0 and 1", 0.0..=1.0, self.growth_fast)?;
+        within("growth", "between 0.000001 and 1", 1e-6..=1.0, self.growth)?;
+        within("fast growth", "between 0.000001 and 1", 1e-6..=1.0, self.growth_fast)?;
         // Without any window left there is nothing that could grow again.
-        within("backoff", "between 0.01 and 1", 0.01..=1.0, self.backoff)?;
+        within("backoff", "between 0.01 and 0.99", 0.01..=0.99, self.backoff)?;
+        let probe = self.probe_interval.as_secs_f64();
+        within("the probe interval in seconds", "0.001 or more", 0.001..=f64::MAX, probe)?;
         within("latency tolerance", "between 1 and 1000", 1.0..=1000.0, self.latency_tolerance)?;
         within("the largest window", "1 or more", 1.0..=f64::MAX, f64::from(self.window_max))
     }
@@ -104,9 +118,10 @@ impl PaceConfig {
 const LATENCY_FIRST: Duration = Duration::from_millis(50);
 /// Over what time latency is averaged: long enough for a dozen requests at a slow pace.
 const LATENCY_TAU: Duration = Duration::from_secs(1);
-/// How long the best latency is remembered, once or twice over: a release that makes requests
-/// dearer stops growth for no longer than that.
-const BEST_EPOCH: Duration = Duration::from_secs(60);
+/// How long the best is remembered, once or twice over. For latency: a release that makes requests
+/// dearer stops growth for no longer than that. For the window: a minute outlasts most outages, and
+/// is short enough to ask too fast.
+const EPOCH: Duration = Duration::from_secs(60);
 /// How much lateness is made up for: shells look at the clock every millisecond or so, and a pace
 /// above one release a look would else be lost.
 const CATCH_UP: Duration = Duration::from_millis(5);
@@ -116,13 +131,17 @@ const CATCH_UP: Duration = Duration::from_millis(5);
 pub struct Pace {
     config: PaceConfig,
     window: f64,
-    /// The window at the last refusal that followed an accept; infinite before the first. Refusals
+    /// The largest window at a refusal that followed an accept; none before the first. Refusals
     /// without any accept between them are an outage, and say nothing about what works.
-    worked: f64,
+    worked: Best,
     accepted_since_cut: bool,
+    /// Whether the window was cut down to the slowest pace, and has not come back since.
+    collapsed: bool,
     last_cut: Option<Timestamp>,
     latency: Average,
-    best: BestLatency,
+    /// How far latencies are from their average, on average.
+    deviation: Average,
+    best: Best,
     outstanding: u64,
     /// When the next release is due.
     due: Timestamp,
@@ -136,11 +155,13 @@ impl Pace {
         Ok(Self {
             config,
             window: 1.0,
-            worked: f64::INFINITY,
+            worked: Best::new(f64::max),
             accepted_since_cut: false,
+            collapsed: false,
             last_cut: None,
             latency: Average::new(LATENCY_TAU),
-            best: BestLatency::default(),
+            deviation: Average::new(LATENCY_TAU),
+            best: Best::new(f64::min),
             outstanding: 0,
             due: Timestamp::ZERO,
             pushback_until: Timestamp::ZERO,
@@ -155,7 +176,12 @@ impl Pace {
     /// When a request may go on; none while too many are outstanding.
     pub fn ready_at(&self) -> Option<Timestamp> {
         let limit = self.window.ceil().max(1.0) as u64;
-        (self.outstanding < limit).then_some(self.due.max(self.pushback_until))
+        (self.outstanding < limit).then(|| self.due())
+    }
+
+    /// When the next request is due, were fewer outstanding.
+    pub fn due(&self) -> Timestamp {
+        self.due.max(self.pushback_until)
     }
 
     /// A request went on.
@@ -176,7 +202,10 @@ impl Pace {
         self.outstanding = self.outstanding.saturating_sub(1);
         match outcome {
             Outcome::Accepted => {
-                self.latency.record(nanos(latency) as f64, now);
+                let sample = nanos(latency) as f64;
+                let off = self.latency.get().map_or(sample / 2.0, |mean| (sample - mean).abs());
+                self.deviation.record(off, now);
+                self.latency.record(sample, now);
                 self.best.record(self.latency_nanos(), now);
                 self.accepted_since_cut = true;
                 let slow = self.best.get().is_some_and(|best| {
@@ -194,6 +223,7 @@ impl Pace {
                 self.cut(latency, now);
             }
             Outcome::Failed => self.cut(latency, now),
+            Outcome::Cancelled => {}
         }
     }
 
@@ -214,11 +244,28 @@ impl Pace {
             .min(self.config.probe_interval)
     }
 
+    /// The time within which nearly every answer comes: the average and twice the deviation, which
+    /// is all of it where latencies are spread evenly. Zero before the first answer.
+    pub fn answer_time(&self) -> Duration {
+        let [mean, off] = [&self.latency, &self.deviation].map(|a| a.get().unwrap_or(0.0));
+        Duration::from_nanos((mean + 2.0 * off) as u64)
+    }
+
+    /// Whether the backends have shown what they take, so that [`Pace::spacing`] will last.
+    pub fn is_known(&self) -> bool {
+        !self.is_growing_fast()
+    }
+
     fn grow(&mut self) {
-        let far_below = self.window < self.worked / 2.0;
-        let growth = if far_below { self.config.growth_fast } else { self.config.growth };
+        let fast = self.is_growing_fast();
+        let growth = if fast { self.config.growth_fast } else { self.config.growth };
         self.window += growth * self.window.min(1.0);
         self.window = self.window.min(f64::from(self.config.window_max));
+        self.collapsed &= self.is_growing_fast();
+    }
+
+    fn is_growing_fast(&self) -> bool {
+        self.worked.get().is_none_or(|worked| self.collapsed && self.window < worked / 2.0)
     }
 
     /// Backs off, once for all requests that were under way together.
@@ -228,14 +275,16 @@ impl Pace {
             return;
         }
         if core::mem::take(&mut self.accepted_since_cut) {
-            self.worked = self.window;
+            self.worked.record(self.window, now);
         }
         self.last_cut = Some(now);
         // Below this window the spacing would be the probe interval anyway, and the way back
         // longer.
         let probe = nanos(self.config.probe_interval).max(1) as f64;
         let floor = (self.latency_nanos() / probe).clamp(1e-6, 1.0);
-        self.window = (self.window * self.config.backoff).max(floor);
+        let cut = self.window * self.config.backoff;
+        self.collapsed |= cut <= floor;
+        self.window = cut.max(floor);
     }
 
     fn latency_nanos(&self) -> f64 {
@@ -243,26 +292,31 @@ impl Pace {
     }
 }
 
-/// The lowest value of this epoch and the one before.
-#[derive(Debug, Clone, Default)]
-struct BestLatency {
+/// The best value of this epoch and the one before.
+#[derive(Debug, Clone)]
+struct Best {
+    better: fn(f64, f64) -> f64,
     epoch: u64,
     this: Option<f64>,
     before: Option<f64>,
 }
 
-impl BestLatency {
+impl Best {
+    const fn new(better: fn(f64, f64) -> f64) -> Self {
+        Self { better, epoch: 0, this: None, before: None }
+    }
+
     fn record(&mut self, value: f64, now: Timestamp) {
-        let epoch = now.as_nanos() / nanos(BEST_EPOCH);
+        let epoch = now.as_nanos() / nanos(EPOCH);
         if epoch > self.epoch {
             self.before = if epoch == self.epoch + 1 { self.this } else { None };
             self.this = None;
             self.epoch = epoch;
         }
-        self.this = Some(self.this.map_or(value, |lowest| lowest.min(value)));
+        self.this = Some(self.this.map_or(value, |best| (self.better)(best, value)));
     }
 
     fn get(&self) -> Option<f64> {
-        [self.this, self.before].into_iter().flatten().reduce(f64::min)
+        [self.this, self.before].into_iter().flatten().reduce(self.better)
     }
 }

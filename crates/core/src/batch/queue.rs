@@ -1,11 +1,13 @@
 //! A bounded queue by criticality, then deadline.
 //!
-//! Each criticality has its items twice: by deadline, for who goes next, and by age, for who makes
-//! room. Every operation costs O(log n).
+//! Each criticality has its items by age, for who makes room, and a sorted list of their deadlines,
+//! for who goes next and how many go before. Finding a place costs O(log n). Taking it moves the
+//! entries on the shorter side of it, 16 bytes each: none where deadlines come in order, as they do
+//! when everyone has the same patience, and a microsecond or two in the middle of ten thousand.
 
 use crate::criticality::Criticality;
 use crate::units::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// An item with all that decides about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,15 +16,21 @@ pub struct Queued<T> {
     pub item: T,
     /// How much it matters.
     pub criticality: Criticality,
-    /// Until when someone waits for it.
+    /// Until when someone waits for it; none, or the end of time, is for ever.
     pub deadline: Option<Timestamp>,
 }
 
 impl<T> Queued<T> {
-    /// Whether nobody waits for it any more.
-    pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= now)
+    fn sort_key(&self) -> Timestamp {
+        self.deadline.unwrap_or(Timestamp::MAX)
     }
+}
+
+/// Where an item waits. No other item of the same queue ever has the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    criticality: Criticality,
+    number: u64,
 }
 
 /// The order in a level: items without a deadline come last, equals in the order of arrival.
@@ -30,24 +38,46 @@ type Order = (Timestamp, u64);
 
 #[derive(Debug, Clone)]
 struct Level<T> {
-    by_deadline: BTreeMap<Order, Queued<T>>,
-    by_age: BTreeMap<u64, Timestamp>,
+    by_deadline: VecDeque<Order>,
+    by_age: BTreeMap<u64, Queued<T>>,
 }
 
 impl<T> Level<T> {
     const fn new() -> Self {
-        Self { by_deadline: BTreeMap::new(), by_age: BTreeMap::new() }
+        Self { by_deadline: VecDeque::new(), by_age: BTreeMap::new() }
     }
 
-    fn pop_first(&mut self) -> Option<Queued<T>> {
-        let ((_, number), queued) = self.by_deadline.pop_first()?;
-        self.by_age.remove(&number);
+    /// How many go before an item with this order.
+    fn rank(&self, order: Order) -> usize {
+        self.by_deadline.partition_point(|theirs| *theirs < order)
+    }
+
+    fn insert(&mut self, number: u64, new: Queued<T>) {
+        let order = (new.sort_key(), number);
+        self.by_deadline.insert(self.rank(order), order);
+        self.by_age.insert(number, new);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Queued<T>> {
+        let queued = self.by_age.remove(&number)?;
+        let place = self.rank((queued.sort_key(), number));
+        self.by_deadline.remove(place);
         Some(queued)
     }
 
+    fn pop_first(&mut self) -> Option<Queued<T>> {
+        let (_, number) = self.by_deadline.pop_front()?;
+        self.by_age.remove(&number)
+    }
+
     fn pop_newest(&mut self) -> Option<Queued<T>> {
-        let (number, deadline) = self.by_age.pop_last()?;
-        self.by_deadline.remove(&(deadline, number))
+        let number = *self.by_age.last_key_value()?.0;
+        self.remove(number)
+    }
+
+    fn earliest_deadline(&self) -> Option<Timestamp> {
+        let (deadline, _) = *self.by_deadline.front()?;
+        (deadline < Timestamp::MAX).then_some(deadline)
     }
 }
 
@@ -73,6 +103,11 @@ impl<T> Queue<T> {
         self.len
     }
 
+    /// How many items may wait.
+    pub const fn max(&self) -> usize {
+        self.max
+    }
+
     /// Whether nothing waits.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -83,18 +118,23 @@ impl<T> Queue<T> {
         self.len >= self.max
     }
 
+    /// How many of those that wait would go before a new item.
+    pub fn ahead_of(&self, criticality: Criticality, deadline: Timestamp) -> usize {
+        let own = criticality.index();
+        let higher = self.levels.iter().skip(own + 1).map(|level| level.by_deadline.len());
+        higher.sum::<usize>() + self.levels[own].rank((deadline, self.next_number))
+    }
+
     /// Adds an item; gives it back if the queue is full.
-    pub fn push(&mut self, new: Queued<T>) -> Option<Queued<T>> {
+    pub fn push(&mut self, new: Queued<T>) -> Result<Ticket, Queued<T>> {
         if self.is_full() {
-            return Some(new);
+            return Err(new);
         }
-        let level = &mut self.levels[new.criticality.index()];
-        let deadline = new.deadline.unwrap_or(Timestamp::MAX);
-        level.by_age.insert(self.next_number, deadline);
-        level.by_deadline.insert((deadline, self.next_number), new);
+        let ticket = Ticket { criticality: new.criticality, number: self.next_number };
+        self.levels[new.criticality.index()].insert(ticket.number, new);
         self.next_number += 1;
         self.len += 1;
-        None
+        Ok(ticket)
     }
 
     /// The item that goes next: the highest criticality's with the earliest deadline.
@@ -103,11 +143,11 @@ impl<T> Queue<T> {
         self.took(found)
     }
 
-    /// An item that nobody waits for any more, if there is one.
-    pub fn pop_expired(&mut self, now: Timestamp) -> Option<Queued<T>> {
+    /// An item with a deadline of `by` or before, if there is one.
+    pub fn pop_due(&mut self, by: Timestamp) -> Option<Queued<T>> {
         let found = self.levels.iter_mut().find_map(|level| {
-            let first = level.by_deadline.values().next()?;
-            if first.is_expired(now) { level.pop_first() } else { None }
+            let due = level.earliest_deadline().is_some_and(|deadline| deadline <= by);
+            if due { level.pop_first() } else { None }
         });
         self.took(found)
     }
@@ -119,10 +159,15 @@ impl<T> Queue<T> {
         self.took(found)
     }
 
+    /// The item of this ticket, if it still waits.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<Queued<T>> {
+        let found = self.levels[ticket.criticality.index()].remove(ticket.number);
+        self.took(found)
+    }
+
     /// The earliest deadline of all that wait.
     pub fn earliest_deadline(&self) -> Option<Timestamp> {
-        let firsts = self.levels.iter().filter_map(|level| level.by_deadline.values().next());
-        firsts.filter_map(|queued| queued.deadline).min()
+        self.levels.iter().filter_map(Level::earliest_deadline).min()
     }
 
     fn took(&mut self, found: Option<Queued<T>>) -> Option<Queued<T>> {

@@ -8,6 +8,8 @@
 //!                       taken while  tokens left afterwards >= (1 - room(criticality)) x burst
 //! ```
 //!
+//! where the room of a limit is at least one connection, unless the share is zero.
+//!
 //! Room rises with criticality and both counts are common to all, so a level is refused only when
 //! every lower one would be as well. Refilled tokens go to the highest level first: a lower one
 //! gets any only once the reserve above it is whole again.
@@ -15,6 +17,10 @@
 //! The decision comes before the handshake, so nobody knows yet who is calling. Such a peer counts
 //! as the configured class. When the handshake has told, [`ConnectionGate::confirm`] looks again,
 //! and a peer that was overrated may have to go after all.
+//!
+//! What the bucket lacks is kept as the time at which it will be full. When limits change, that is
+//! converted: as many tokens are owed as before, at most a bucketful. A time further ahead than a
+//! bucketful can only come from a clock that has stepped back since, and counts as an empty bucket.
 //!
 //! Both counts are single atomics changed by compare and swap: racing threads cannot exceed a limit
 //! together. There is no order between the two. A thread that got a token and then finds
@@ -25,7 +31,7 @@
 //! behind them.
 
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Reason, Rejection};
+use crate::decision::{Advice, Cause, Reason, Rejection};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use crate::units::{InvalidNumber, NANOS, Ratio, Timestamp};
 
@@ -40,10 +46,10 @@ pub struct ConnectionLimits {
     /// so the default keeps handshakes below half of one CPU.
     pub accepts_per_second: u32,
     /// New connections at once, after a quiet time. Too low refuses a fleet that reconnects after
-    /// a restart, and lets nobody in whose room of it is less than one; too high lets handshakes
-    /// displace requests.
+    /// a restart; too high lets handshakes displace requests.
     pub burst: u32,
-    /// The share of `open_max` and `burst` that each criticality may use, lowest first.
+    /// The share of `open_max` and `burst` that each criticality may use, lowest first. At least
+    /// one connection, however small the limit; only a share of zero is none.
     pub room: [Ratio; Criticality::COUNT],
     /// What a peer counts as while nobody knows who it is.
     pub unknown: Criticality,
@@ -82,9 +88,17 @@ impl ConnectionLimits {
         }
     }
 
+    /// What `criticality` may use of a limit.
+    fn room_of(&self, criticality: Criticality, limit: u64) -> u64 {
+        match self.room[criticality.index()] {
+            Ratio::ZERO => 0,
+            room => room.share_of(limit).max(limit.min(1)),
+        }
+    }
+
     /// How far ahead of now the bucket may be, for `criticality`: all the tokens it may use.
     fn ahead_max(&self, criticality: Criticality) -> u64 {
-        let tokens = self.room[criticality.index()].share_of(u64::from(self.burst));
+        let tokens = self.room_of(criticality, u64::from(self.burst));
         match self.interval() {
             NEVER => 0,
             interval => tokens.saturating_mul(interval),
@@ -94,6 +108,20 @@ impl ConnectionLimits {
 
 /// An interval that no bucket refills in.
 const NEVER: u64 = u64::MAX;
+
+/// The criticality that may use most.
+const TOP: Criticality = Criticality::CriticalPlus;
+
+/// How far the clocks of two threads may be apart, in nanoseconds. A thread may be held up between
+/// reading the clock and asking, and must not refill the bucket for that; a clock that stepped back
+/// by less shuts the gate for no longer than this second.
+const CLOCK_SPREAD: u64 = NANOS;
+
+/// `span x to / from`, rounded up.
+fn scaled(span: u64, to: u64, from: u64) -> u64 {
+    let scaled = (u128::from(span) * u128::from(to)).div_ceil(u128::from(from.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
 
 /// Which limit refused a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,13 +144,13 @@ pub struct Refused {
 }
 
 impl Refused {
-    const fn new(limit: ConnectionLimit, criticality: Criticality) -> Self {
+    const fn new(limit: ConnectionLimit, criticality: Criticality, cause: Cause) -> Self {
         let rejection = Rejection {
             reason: Reason::TooManyConnections,
             // Other tasks have connections of their own; this says nothing about them.
             advice: Advice::RetryElsewhere,
             criticality,
-            cause: None,
+            cause: Some(cause),
         };
         Self { rejection, limit }
     }
@@ -151,6 +179,7 @@ pub struct ConnectionGate {
     ahead_max: [AtomicU64; Criticality::COUNT],
     interval: AtomicU64,
     unknown: AtomicU64,
+    accepts_per_second: AtomicU64,
 }
 
 impl ConnectionGate {
@@ -164,21 +193,32 @@ impl ConnectionGate {
             ahead_max: zeros(),
             interval: AtomicU64::new(NEVER),
             unknown: AtomicU64::new(0),
+            accepts_per_second: AtomicU64::new(0),
         };
-        gate.publish(limits)?;
+        gate.publish(limits, Timestamp::ZERO)?;
         Ok(gate)
     }
 
     /// Puts other limits in place. Connections beyond the new ones stay open until they close by
     /// themselves. A decision that runs beside this may see some old and some new limits.
-    pub fn publish(&self, limits: ConnectionLimits) -> Result<(), InvalidNumber> {
+    pub fn publish(&self, limits: ConnectionLimits, now: Timestamp) -> Result<(), InvalidNumber> {
         limits.check()?;
         for criticality in Criticality::ALL {
             let i = criticality.index();
-            self.open_max[i].store(limits.room[i].share_of(limits.open_max), Relaxed);
+            self.open_max[i].store(limits.room_of(criticality, limits.open_max), Relaxed);
             self.ahead_max[i].store(limits.ahead_max(criticality), Relaxed);
         }
-        self.interval.store(limits.interval(), Relaxed);
+        let interval = limits.interval();
+        let before = self.interval.swap(interval, Relaxed);
+        if interval != NEVER {
+            let (now, most) = (now.as_nanos(), limits.ahead_max(TOP));
+            let _ = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
+                let owed = full_at.saturating_sub(now);
+                let owed = if before == NEVER { owed } else { scaled(owed, interval, before) };
+                Some(now.saturating_add(owed.min(most)))
+            });
+        }
+        self.accepts_per_second.store(limits.accepts_per_second.into(), Relaxed);
         self.unknown.store(limits.unknown.index() as u64, Relaxed);
         Ok(())
     }
@@ -189,28 +229,31 @@ impl ConnectionGate {
     pub fn accept(&self, peer: Option<Criticality>, now: Timestamp) -> Result<(), Refused> {
         let criticality = peer.unwrap_or_else(|| self.unknown());
         let open_max = self.open_max[criticality.index()].load(Relaxed);
-        if self.open.load(Relaxed) >= open_max {
-            return Err(Refused::new(ConnectionLimit::Open, criticality));
+        let open = self.open.load(Relaxed);
+        if open >= open_max {
+            return Err(too_many_open(open, open_max, criticality));
         }
         let ahead_max = self.ahead_max[criticality.index()].load(Relaxed);
         let interval = self.interval.load(Relaxed);
+        self.forget_a_later_clock(interval, now);
         self.full_at
             .fetch_update(Relaxed, Relaxed, |full_at| {
                 let later = full_at.max(now.as_nanos()).checked_add(interval)?;
                 (later - now.as_nanos() <= ahead_max).then_some(later)
             })
-            .map_err(|_| Refused::new(ConnectionLimit::AcceptRate, criticality))?;
+            .map_err(|_| self.too_fast(criticality))?;
         self.open
             .fetch_update(Relaxed, Relaxed, |open| (open < open_max).then_some(open + 1))
-            .map_err(|_| Refused::new(ConnectionLimit::Open, criticality))?;
+            .map_err(|open| too_many_open(open, open_max, criticality))?;
         Ok(())
     }
 
     /// The handshake has told that the peer of an accepted connection is `criticality`. Refused
     /// means that it would stand in the room of others: close it, and release it like any other.
     pub fn confirm(&self, criticality: Criticality) -> Result<(), Refused> {
-        if self.open.load(Relaxed) > self.open_max[criticality.index()].load(Relaxed) {
-            return Err(Refused::new(ConnectionLimit::Open, criticality));
+        let (open, limit) = (self.open(), self.open_max[criticality.index()].load(Relaxed));
+        if open > limit {
+            return Err(too_many_open(open, limit, criticality));
         }
         Ok(())
     }
@@ -226,9 +269,34 @@ impl ConnectionGate {
         self.open.load(Relaxed)
     }
 
+    fn too_fast(&self, criticality: Criticality) -> Refused {
+        let per_second = at_most_u32(self.accepts_per_second.load(Relaxed));
+        let cause = Cause::AcceptRate { per_second };
+        Refused::new(ConnectionLimit::AcceptRate, criticality, cause)
+    }
+
+    /// Takes the bucket for empty if it is to be full later than an empty one would be.
+    fn forget_a_later_clock(&self, interval: u64, now: Timestamp) {
+        let latest = now.as_nanos().saturating_add(self.ahead_max[TOP.index()].load(Relaxed));
+        let full_at = self.full_at.load(Relaxed);
+        if interval != NEVER && full_at > latest.saturating_add(CLOCK_SPREAD) {
+            // Whoever was quicker has seen the same clock.
+            let _ = self.full_at.compare_exchange(full_at, latest, Relaxed, Relaxed);
+        }
+    }
+
     fn unknown(&self) -> Criticality {
         Criticality::from_index(self.unknown.load(Relaxed) as usize).unwrap_or_default()
     }
+}
+
+fn too_many_open(open: u64, limit: u64, criticality: Criticality) -> Refused {
+    let cause = Cause::Connections { open: at_most_u32(open), limit: at_most_u32(limit) };
+    Refused::new(ConnectionLimit::Open, criticality, cause)
+}
+
+fn at_most_u32(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -264,7 +332,8 @@ mod tests {
         assert_eq!(refused.limit, ConnectionLimit::Open);
         assert_eq!(
             refused.rejection.to_string(),
-            "too_many_connections (CRITICAL); may be retried elsewhere"
+            "too_many_connections (CRITICAL): 100 connections open, with room for 90; may be \
+             retried elsewhere"
         );
         for _ in 0..31 {
             gate.release();
@@ -293,10 +362,9 @@ mod tests {
             let now = Timestamp::from_secs(secs);
             assert_eq!(taken(&gate, peer, 200, now), more, "{peer} at {secs} s");
         }
-        assert_eq!(
-            gate.accept(Some(Sheddable), Timestamp::from_secs(60)).unwrap_err().limit,
-            ConnectionLimit::AcceptRate
-        );
+        let refused = gate.accept(Some(Sheddable), Timestamp::from_secs(60)).unwrap_err();
+        assert_eq!(refused.limit, ConnectionLimit::AcceptRate);
+        assert_eq!(refused.rejection.cause, Some(Cause::AcceptRate { per_second: 10 }));
     }
 
     #[test]
@@ -304,7 +372,9 @@ mod tests {
         let gate = ConnectionGate::new(limits(100, 1_000, 1_000)).unwrap();
         for open in 1..=90 {
             assert!(gate.accept(None, Timestamp::ZERO).is_ok());
-            assert_eq!(gate.confirm(Sheddable).is_ok(), open <= 70, "{open}");
+            let confirmed = gate.confirm(Sheddable).map_err(|refused| refused.rejection.cause);
+            let cause = Some(Cause::Connections { open, limit: 70 });
+            assert_eq!(confirmed, if open <= 70 { Ok(()) } else { Err(cause) });
             assert!(gate.confirm(CriticalPlus).is_ok());
         }
         assert!(gate.accept(None, Timestamp::ZERO).is_err());
@@ -314,10 +384,81 @@ mod tests {
     fn limits_change_while_connections_stay() {
         let gate = ConnectionGate::new(limits(100, 1_000, 1_000)).unwrap();
         assert_eq!(taken(&gate, CriticalPlus, 100, Timestamp::ZERO), 100);
-        gate.publish(limits(50, 1_000, 1_000)).unwrap();
+        gate.publish(limits(50, 1_000, 1_000), Timestamp::ZERO).unwrap();
         assert!(gate.accept(Some(CriticalPlus), Timestamp::ZERO).is_err());
-        gate.publish(limits(150, 1_000, 1_000)).unwrap();
+        gate.publish(limits(150, 1_000, 1_000), Timestamp::ZERO).unwrap();
         assert_eq!(taken(&gate, CriticalPlus, 100, Timestamp::ZERO), 50);
+    }
+
+    #[test]
+    fn raising_the_accept_rate_opens_the_gate() {
+        // 400 tokens are owed. At the old rate they took 400 s, at the new one 0.4 s.
+        let gate = ConnectionGate::new(limits(1_000, 1, 500)).unwrap();
+        assert_eq!(taken(&gate, Critical, 400, Timestamp::ZERO), 400);
+        gate.publish(limits(1_000, 1_000, 500), Timestamp::ZERO).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 200, Timestamp::ZERO), 100);
+        assert_eq!(taken(&gate, Critical, 1, Timestamp::from_secs(10)), 1);
+    }
+
+    #[test]
+    fn tokens_that_are_owed_stay_owed_when_limits_change() {
+        // Rate and burst before and after, then how many get in at once: 60 of 100 were taken.
+        for (rate, burst, more) in [
+            (10, 100, 40),
+            (1, 100, 40),
+            (1_000, 100, 40),
+            (10, 200, 140),
+            (10, 80, 20),
+            // No more can be owed than fits.
+            (1_000, 50, 0),
+            (0, 100, 0),
+        ] {
+            let gate = ConnectionGate::new(limits(1_000, 10, 100)).unwrap();
+            let now = Timestamp::from_secs(50);
+            assert_eq!(taken(&gate, CriticalPlus, 60, now), 60);
+            gate.publish(limits(1_000, rate, burst), now).unwrap();
+            assert_eq!(taken(&gate, CriticalPlus, 500, now), more, "{rate} {burst}");
+        }
+        // Shut for a second and opened again: ten tokens came back meanwhile.
+        let gate = ConnectionGate::new(limits(1_000, 10, 100)).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 60, Timestamp::ZERO), 60);
+        gate.publish(limits(1_000, 0, 100), Timestamp::ZERO).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 60, Timestamp::ZERO), 0);
+        gate.publish(limits(1_000, 10, 100), Timestamp::from_secs(1)).unwrap();
+        assert_eq!(taken(&gate, CriticalPlus, 200, Timestamp::from_secs(1)), 50);
+    }
+
+    #[test]
+    fn a_clock_that_stepped_back_does_not_shut_the_accept_gate() {
+        let gate = ConnectionGate::new(ConnectionLimits::default()).unwrap();
+        gate.accept(None, Timestamp::from_secs(3_600)).unwrap();
+        // The bucket is taken for empty, and a second later it is full.
+        assert_eq!(taken(&gate, CriticalPlus, 1_000, Timestamp::ZERO), 0);
+        assert_eq!(taken(&gate, CriticalPlus, 1_000, Timestamp::from_secs(1)), 500);
+    }
+
+    #[test]
+    fn threads_that_read_the_clock_a_little_early_get_no_more() {
+        let gate = ConnectionGate::new(limits(10_000, 500, 500)).unwrap();
+        let (early, late) = (Timestamp::from_millis(9_900), Timestamp::from_secs(10));
+        assert_eq!(taken(&gate, CriticalPlus, 1_000, late), 500);
+        for _ in 0..100 {
+            assert_eq!(taken(&gate, CriticalPlus, 10, early), 0);
+            assert_eq!(taken(&gate, CriticalPlus, 10, late), 0);
+        }
+    }
+
+    #[test]
+    fn small_limits_let_everyone_in_who_has_any_room() {
+        for peer in Criticality::ALL {
+            let gate = ConnectionGate::new(limits(1, 1, 1)).unwrap();
+            assert_eq!(taken(&gate, peer, 9, Timestamp::ZERO), 1, "{peer}");
+        }
+        let room = [0, 0, 50, 100].map(Ratio::percent);
+        let gate = ConnectionGate::new(ConnectionLimits { room, ..limits(9, 9, 9) }).unwrap();
+        for (peer, more) in [(Sheddable, 0), (SheddablePlus, 0), (Critical, 4), (CriticalPlus, 5)] {
+            assert_eq!(taken(&gate, peer, 9, Timestamp::ZERO), more, "{peer}");
+        }
     }
 
     #[test]

@@ -80,11 +80,12 @@ impl ThrottleLane {
         criticality: Criticality,
         rng: &mut impl Rng,
     ) -> Result<(), Rejection> {
-        if self.gate.levels.levels().admits(criticality, rng) {
+        let levels = self.gate.levels.levels();
+        if levels.admits(criticality, rng) {
             Ok(())
         } else {
             self.writer.add(cell(criticality, THROTTLED), 1);
-            Err(throttled_locally(criticality))
+            Err(throttled_locally(criticality, 1.0 - levels.share(criticality)))
         }
     }
 

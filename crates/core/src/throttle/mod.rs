@@ -75,7 +75,7 @@ mod tests;
 pub use gate::{ThrottleController, ThrottleGate, ThrottleLane};
 
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Reason, Rejection};
+use crate::decision::{Advice, Cause, Reason, Rejection, Thousandths};
 use crate::levels::Levels;
 use crate::rng::Rng;
 use crate::units::{InvalidNumber, Timestamp};
@@ -85,6 +85,9 @@ use core::time::Duration;
 /// Steps in which the window forgets: two seconds each of the default two minutes. A step takes out
 /// at most a sixtieth of a steady history, which nobody feels, and the ring is less than 1 KiB.
 const BUCKETS: usize = 60;
+
+/// The shortest window: a client of a few dozen requests a second reaches the floor of 20 in it.
+const WINDOW_MIN: Duration = Duration::from_secs(1);
 
 /// Steps in which the last ten seconds are forgotten: a second each, so that a calm moment is not
 /// judged by a surge that is over.
@@ -127,7 +130,8 @@ pub struct ThrottleConfig {
     /// `K`. Lower it towards 1 where a refusal costs the backend nearly as much as an answer.
     pub multiplier: Multiplier,
     /// How far back requests and accepts are remembered: two minutes. Shorter reacts and recovers
-    /// faster, and takes a short dip for a state.
+    /// faster, and takes a short dip for a state. Less than a second counts as a second: a window
+    /// that is shorter than answers take forgets requests before it has counted enough of them.
     pub window: Duration,
     /// How many requests of each criticality may be sent per window whatever happened before: 20.
     ///
@@ -260,7 +264,7 @@ impl Throttle {
     /// A throttle that has seen nothing and so refuses nothing.
     pub fn new(config: ThrottleConfig) -> Self {
         let histories = core::array::from_fn(|_| History {
-            recent: Window::new(config.window, BUCKETS),
+            recent: Window::new(config.window.max(WINDOW_MIN), BUCKETS),
             lately: Window::new(config.recovery_window, BUCKETS_LATELY),
         });
         Self { config, histories }
@@ -280,7 +284,7 @@ impl Throttle {
         if probability > 0.0 && rng.unit() < probability {
             let throttled = ThrottleCounts { throttled: 1, ..ThrottleCounts::default() };
             self.record(criticality, throttled, now);
-            return Err(throttled_locally(criticality));
+            return Err(throttled_locally(criticality, probability));
         }
         Ok(())
     }
@@ -329,6 +333,12 @@ impl Throttle {
 ///
 /// Its advice is not to retry. A retry at this layer would roll the same dice again, and three
 /// throws let through what one was meant to hold back.
-const fn throttled_locally(criticality: Criticality) -> Rejection {
-    Rejection { reason: Reason::Throttled, advice: Advice::DontRetry, criticality, cause: None }
+fn throttled_locally(criticality: Criticality, probability: f64) -> Rejection {
+    let probability = Thousandths((probability * 1_000.0).round() as u32);
+    Rejection {
+        reason: Reason::Throttled,
+        advice: Advice::DontRetry,
+        criticality,
+        cause: Some(Cause::Throttle { probability }),
+    }
 }

@@ -57,13 +57,40 @@ fn a_multiplier_that_throttles_the_healthy_is_refused() {
 #[test]
 fn a_throttled_request_says_why_and_is_not_to_be_retried() {
     let mut throttle = Throttle::new(ThrottleConfig::default());
-    let refused = ThrottleCounts { refused: 1_000_000, ..ThrottleCounts::default() };
+    // Of 99 requests 30 were taken: (99 - 60) / 100.
+    let refused = ThrottleCounts { accepted: 30, refused: 69, ..ThrottleCounts::default() };
+    let mut controller = ThrottleController::new(ThrottleConfig::default());
+    for _ in 0..30 {
+        controller.gate().lane().on_response(Critical, Outcome::Accepted);
+    }
+    for _ in 0..69 {
+        controller.gate().lane().on_response(Critical, Outcome::Refused);
+    }
+    controller.tick(Timestamp::ZERO);
     throttle.record(Critical, refused, Timestamp::ZERO);
-    let rejection = (0..)
-        .find_map(|_| throttle.decide(Critical, Timestamp::ZERO, &mut SeededRng::new(1)).err())
-        .unwrap();
-    assert_eq!(rejection.to_string(), "throttled (CRITICAL); don't retry");
-    assert_eq!(rejection.advice, Advice::DontRetry);
+    let mut lane = controller.gate().lane();
+    let mut rng = SeededRng::new(1);
+    for rejection in [
+        (0..).find_map(|_| throttle.clone().decide(Critical, Timestamp::ZERO, &mut rng).err()),
+        (0..).find_map(|_| lane.decide(Critical, &mut SeededRng::new(rng.next_u64())).err()),
+    ] {
+        let text = "throttled (CRITICAL): held back with probability 0.390; don't retry";
+        assert_eq!(rejection.unwrap().to_string(), text);
+        assert_eq!(rejection.unwrap().advice, Advice::DontRetry);
+    }
+}
+
+/// A window shorter than a second counts as one: it would forget before it has counted.
+#[test]
+fn a_throttle_without_a_window_throttles() {
+    for window in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(1)] {
+        let mut throttle = Throttle::new(ThrottleConfig { window, ..ThrottleConfig::default() });
+        for ms in 0..10_000 {
+            throttle.on_response(Critical, Outcome::Refused, Timestamp::from_millis(ms));
+        }
+        let p = throttle.probability(Critical, Timestamp::from_millis(9_999));
+        assert!(p > 0.9, "{window:?}: {p}");
+    }
 }
 
 #[test]
