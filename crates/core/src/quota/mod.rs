@@ -275,14 +275,16 @@ impl QuotaGate {
         self.customers.get(customer.index()).unwrap_or(&self.customers[0])
     }
 
-    /// Makes the bucket deeper by `time`, but not deeper than `depth_max` by it.
-    fn deepen(full_at: &AtomicU64, time: u64, depth_max: u64, now: Timestamp) {
+    /// Makes the bucket deeper by `time`, but not deeper than `depth_max` by it. Returns whether
+    /// there is a bucket to take from: that of a blocked customer stays as it is.
+    fn deepen(full_at: &AtomicU64, time: u64, depth_max: u64, now: Timestamp) -> bool {
         let now = now.as_nanos();
         let deepest = now.saturating_add(depth_max);
-        let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
+        let updated = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
             let deeper = at.max(now).saturating_add(time).min(deepest).min(NEVER - 1);
             (at != NEVER).then(|| deeper.max(at))
         });
+        updated.is_ok()
     }
 
     /// Gives `time` back.
@@ -438,8 +440,9 @@ impl QuotaLane {
         let whole = pace.cost_over(time);
         let missing = pace.time_for(cost.saturating_sub(left));
         let full_at = &self.gate.customers[customer].full_at[TOTAL];
-        QuotaGate::deepen(full_at, missing.saturating_add(time), depth_max, now);
-        self.leases[customer] = Lease::new(left.saturating_sub(cost) + whole, whole, pace.tag());
+        let taken = QuotaGate::deepen(full_at, missing.saturating_add(time), depth_max, now);
+        let lease = if taken { left.saturating_sub(cost).saturating_add(whole) } else { 0 };
+        self.leases[customer] = Lease::new(lease, whole, pace.tag());
     }
 
     /// Takes out of the buckets below the total one.
