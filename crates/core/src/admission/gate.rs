@@ -3,7 +3,7 @@
 use super::shed::{Facts, Plan, ShedConfig, Shedder};
 use super::{Decision, Permit, Request};
 use crate::attempts::{AttemptHistogram, AttemptsConfig};
-use crate::counters::{Counters, LINE, Writer};
+use crate::counters::{Counters, LINE, Line, Writer};
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
 use crate::levels::{LevelGate, Levels};
@@ -33,8 +33,9 @@ mod cell {
     pub(super) const COMPLETED: usize = 0;
     pub(super) const COMPLETED_COST: usize = 1;
     pub(super) const WORKED: usize = 2;
-    /// First, second, third and later attempts.
-    pub(super) const ATTEMPTS: usize = 3;
+    /// Second attempts, then third and later ones. First attempts are all the others: what most
+    /// requests are is not counted one by one.
+    pub(super) const RETRIES: usize = 3;
 
     /// Lines of what dark mode let in: by criticality, then by reason.
     pub(super) const DARK: usize = SHARED + 1;
@@ -178,6 +179,9 @@ impl Lane {
         let flags = self.gate.flags.load(Ordering::Relaxed);
         match self.check(flags, request, now, rng) {
             Ok(()) => Decision::Admit(self.enter(flags, request, None, now)),
+            Err(Reason::Overloaded) if flags & flag::DARK == 0 => {
+                Decision::Reject(self.shed(flags, request))
+            }
             Err(reason) => self.refuse(flags, request, reason, now),
         }
     }
@@ -231,7 +235,7 @@ impl Lane {
         let Request { customer, criticality, cost, .. } = *request;
         let level = criticality.index();
         if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
-            lines[cell::SHARED].add(cell::ATTEMPTS + request.tries(), 1);
+            count_retry(lines, request);
             lines[level].add(cell::ADMITTED, 1);
             lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
         }
@@ -240,7 +244,26 @@ impl Lane {
         Permit::new(customer, criticality, charge, degrade, dark)
     }
 
+    /// What happens to most requests in an overload, and has to be cheapest.
     #[inline]
+    fn shed(&mut self, flags: u64, request: &Request) -> Rejection {
+        let criticality = request.criticality;
+        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+            let line = &lines[criticality.index()];
+            line.add(cell::REJECTED + index(Reason::Overloaded), 1);
+            line.add(cell::SHED_COST, request.cost.as_nanos());
+            count_retry(lines, request);
+        }
+        Rejection {
+            reason: Reason::Overloaded,
+            advice: advice(flags),
+            criticality,
+            cause: Some(self.gate.cause(criticality)),
+        }
+    }
+
+    /// Any other refusal, and every one in dark mode.
+    #[cold]
     fn refuse(
         &mut self,
         flags: u64,
@@ -248,21 +271,8 @@ impl Lane {
         reason: Reason,
         now: Timestamp,
     ) -> Decision {
-        let level = request.criticality.index();
-        let (advice, cause) = match reason {
-            Reason::LameDuck => (Advice::RetryElsewhere, None),
-            Reason::Overloaded => {
-                let dont_retry = flags & flag::DONT_RETRY != 0;
-                let advice = if dont_retry { Advice::DontRetry } else { Advice::RetryElsewhere };
-                (advice, Some(self.gate.cause(request.criticality)))
-            }
-            Reason::OutOfQuota => {
-                let opens = self.gate.quota.check(request.customer, request.criticality, now);
-                let opens_in = opens.err().unwrap_or_default();
-                (Advice::DontRetry, Some(Cause::Quota { opens_in }))
-            }
-            _ => (Advice::DontRetry, None),
-        };
+        let Request { criticality, customer, cost, .. } = *request;
+        let level = criticality.index();
         if flags & flag::DARK != 0 && reason != Reason::LameDuck {
             if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
                 lines[cell::DARK + level].add(index(reason), 1);
@@ -270,17 +280,34 @@ impl Lane {
             return Decision::Admit(self.enter(flags, request, Some(reason), now));
         }
         if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
-            lines[cell::SHARED].add(cell::ATTEMPTS + request.tries(), 1);
+            count_retry(lines, request);
             lines[level].add(cell::REJECTED + index(reason), 1);
-            if reason == Reason::Overloaded {
-                lines[level].add(cell::SHED_COST, request.cost.as_nanos());
+        }
+        let (advice, cause) = match reason {
+            Reason::LameDuck => (Advice::RetryElsewhere, None),
+            Reason::OutOfQuota => {
+                self.quota.refuse(customer, criticality, cost);
+                let opens = self.gate.quota.check(customer, criticality, now);
+                let opens_in = opens.err().unwrap_or_default();
+                (Advice::DontRetry, Some(Cause::Quota { opens_in }))
             }
-        }
-        if reason == Reason::OutOfQuota {
-            self.quota.refuse(request.customer, request.criticality, request.cost);
-        }
-        Decision::Reject(Rejection { reason, advice, criticality: request.criticality, cause })
+            _ => (Advice::DontRetry, None),
+        };
+        Decision::Reject(Rejection { reason, advice, criticality, cause })
     }
+}
+
+#[inline]
+fn count_retry(lines: &[Line; cell::LINES], request: &Request) {
+    if let Some(retry) = request.tries().checked_sub(1) {
+        lines[cell::SHARED].add(cell::RETRIES + retry, 1);
+    }
+}
+
+/// What to tell those who are refused for overload.
+#[inline]
+const fn advice(flags: u64) -> Advice {
+    if flags & flag::DONT_RETRY != 0 { Advice::DontRetry } else { Advice::RetryElsewhere }
 }
 
 /// What a gate has counted since it was made. Counts wrap; work with differences.
@@ -317,6 +344,12 @@ impl Counts {
 
     fn at(&self, line: usize, cell: usize) -> u64 {
         self.totals[line * LINE + cell]
+    }
+
+    /// Requests that came, whatever became of them.
+    fn arrived(&self) -> u64 {
+        let rejected = (0..REASONS.len()).map(|i| self.over_levels(cell::REJECTED + i));
+        rejected.fold(self.over_levels(cell::ADMITTED), u64::wrapping_add)
     }
 
     fn over_levels(&self, cell: usize) -> u64 {
@@ -375,8 +408,10 @@ impl Controller {
             inflight: counts.inflight_cost(),
             dark: gate.flags.load(Ordering::Relaxed) & flag::DARK != 0,
         };
-        let attempts = core::array::from_fn(|i| since(cell::SHARED, cell::ATTEMPTS + i));
-        self.attempts.record_counts(attempts, now);
+        let retries = [0, 1].map(|i| since(cell::SHARED, cell::RETRIES + i));
+        let arrived = difference(counts.arrived(), last.arrived());
+        let first = arrived.saturating_sub(retries[0].saturating_add(retries[1]));
+        self.attempts.record_counts([first, retries[0], retries[1]], now);
         let plan = self.shedder.tick(&facts, now);
         gate.publish(&plan, self.attempts.advice(now));
         plan

@@ -8,9 +8,10 @@
 //! depth = max(0, full_at - now)            full_at' = max(full_at, now) + cost / limit
 //! ```
 //!
-//! Depth is measured in time and not in cost; when the limit is raised, what is owed takes less time
-//! to make up for, and the depth is scaled down with it. `1 / limit` is a [`Pace`]: time per cost as a fixed-point number,
-//! rounded up, as are times, so that no rounding gives more than the limit.
+//! Depth is measured in time and not in cost; when the limit is raised, what is owed takes less
+//! time to make up for, and the depth is scaled down with it. `1 / limit` is a [`Pace`]: time per
+//! cost as a fixed-point number, rounded up, as are times, so that no rounding gives more than the
+//! limit.
 
 use crate::units::{CostRate, NANOS};
 

@@ -272,7 +272,7 @@ impl QuotaGate {
     #[inline]
     fn buckets(&self, customer: CustomerId) -> &Buckets {
         // There is always the default customer.
-        self.customers.get(customer.index()).unwrap_or(&self.customers[0])
+        self.customers.get(customer.index()).unwrap_or_else(|| &self.customers[0])
     }
 
     /// Makes the bucket deeper by `time`, but not deeper than `depth_max` by it. Returns whether

@@ -33,13 +33,13 @@ pub enum Role {
     /// Declares overload by itself.
     #[default]
     Leading,
-    /// Counts only while a leading signal declares overload itself: for numbers such as CPU percent
-    /// that are high in health, too, but tell how bad it is.
+    /// Counts only while a leading signal declares overload itself: for numbers such as CPU
+    /// percent that are high in health, too, but tell how bad it is.
     Confirming,
 }
 
-/// The lowest threshold by default: below it a leading signal declares nothing, and there is nothing
-/// to confirm.
+/// The lowest threshold by default: below it a leading signal declares nothing, and there is
+/// nothing to confirm.
 const CONFIRM_FROM: f64 = 0.85;
 
 /// How several signals become one.
