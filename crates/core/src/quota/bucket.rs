@@ -8,9 +8,10 @@
 //! depth = max(0, full_at - now)            full_at' = max(full_at, now) + cost / limit
 //! ```
 //!
-//! Depth is measured in time and not in cost; when the limit is raised, what is owed takes less time
-//! to make up for, and the depth is scaled down with it. `1 / limit` is a [`Pace`]: time per cost as a fixed-point number,
-//! rounded up, as are times, so that no rounding gives more than the limit.
+//! Depth is measured in time and not in cost; when the limit is raised, what is owed takes less
+//! time to make up for, and the depth is scaled down with it. `1 / limit` is a [`Pace`]: time per
+//! cost as a fixed-point number, rounded up, as are times, so that no rounding gives more than the
+//! limit.
 
 use crate::units::{CostRate, NANOS};
 
@@ -22,12 +23,12 @@ const PLACES: u32 = 40;
 pub(super) struct Pace(u64);
 
 impl Pace {
-    /// Nothing has to be made up for.
-    pub(super) const NONE: Self = Self(0);
+    /// No limit: nothing has to be made up for.
+    pub(super) const UNLIMITED: Self = Self(0);
 
     pub(super) fn of(limit: CostRate) -> Self {
         if limit == CostRate::MAX {
-            return Self::NONE;
+            return Self::UNLIMITED;
         }
         let per_unit = (u128::from(NANOS) << PLACES)
             .checked_div(u128::from(limit.as_nanos_per_sec()))
