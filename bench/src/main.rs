@@ -1,9 +1,10 @@
 //! Side-by-side measurements: tidegate and what a user would pick instead, in one run.
 //!
 //! Every figure is a ratio to a peer measured in the same round, so that a noisy machine moves
-//! both. Rounds are interleaved, threads are pinned, medians are reported.
+//! both. Rounds are interleaved, threads are pinned where that is allowed, medians are reported.
 #![allow(clippy::print_stdout)]
 
+mod admission;
 mod decisions;
 mod measure;
 

@@ -39,7 +39,8 @@ pub struct Customers {
     removed: BTreeSet<CustomerId>,
     /// To be given out again.
     free: BTreeSet<CustomerId>,
-    customers_max: usize,
+    /// The default one included.
+    max: usize,
 }
 
 impl Customers {
@@ -49,7 +50,7 @@ impl Customers {
             ids: BTreeMap::new(),
             removed: BTreeSet::new(),
             free: BTreeSet::new(),
-            customers_max,
+            max: customers_max,
         }
     }
 
@@ -86,7 +87,7 @@ impl Customers {
     fn unused(&self) -> Option<CustomerId> {
         let given = self.ids.len() + self.removed.len() + self.free.len();
         let next = u32::try_from(given + 1).ok()?;
-        ((next as usize) < self.customers_max).then_some(CustomerId(next))
+        ((next as usize) < self.max).then_some(CustomerId(next))
     }
 
     /// The number for `name`, or that of everyone else.

@@ -15,7 +15,10 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn new(backends_max: usize) -> Self {
-        let gate = Arc::new(PickGate::new(schedule::length_max(backends_max)));
+        // Every slot is a store that loom has to interleave: models have turns only, no weights.
+        let length_max =
+            if cfg!(feature = "loom") { backends_max } else { schedule::length_max(backends_max) };
+        let gate = Arc::new(PickGate::new(length_max));
         Self { scheduler: Scheduler::default(), gate, published: 0 }
     }
 

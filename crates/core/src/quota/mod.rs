@@ -138,31 +138,33 @@ impl Buckets {
     }
 
     /// Moves the time at which a bucket is full to what `change` makes of it, knowing the pace of
-    /// the limit that it stands for. Buckets without a limit and blocked ones do not move.
-    fn change(&self, level: usize, mut change: impl FnMut(u64, Pace) -> Option<u64>) {
+    /// the limit that it stands for. Returns whether it did: buckets without a limit and blocked
+    /// ones do not move.
+    fn change(&self, level: usize, mut change: impl FnMut(u64, Pace) -> Option<u64>) -> bool {
         let full_at = &self.full_at[level];
         // Pairs with the release in `set_limits`: whoever reads what that wrote reads its pace.
-        let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
+        let changed = full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
             let pace = self.pace(level);
             let moves = at != BLOCKED && pace != Pace::UNLIMITED;
             if moves { change(at, pace) } else { None }
         });
+        changed.is_ok()
     }
 
     /// Makes a bucket deeper by the `time` that it takes at its pace, but not deeper than
-    /// `depth_max` by it.
+    /// `depth_max` by it. Returns whether there was anything to take from.
     fn deepen(
         &self,
         level: usize,
         mut time: impl FnMut(Pace) -> u64,
         depth_max: u64,
         now: Timestamp,
-    ) {
+    ) -> bool {
         let now = now.as_nanos();
         let deepest = now.saturating_add(depth_max).min(BLOCKED - 1);
         self.change(level, |at, pace| {
             Some(at.max(now).saturating_add(time(pace)).min(deepest).max(at))
-        });
+        })
     }
 
     /// Gives back the time for `cost`, rounded down: a nanosecond less than what was taken for it.
@@ -454,19 +456,21 @@ impl QuotaLane {
         let lease = self.leases[customer];
         let time = self.gate.lease_time();
         let mut taken = Lease::default();
-        self.gate.customers[customer].deepen(
+        let was_taken = self.gate.customers[customer].deepen(
             TOTAL,
             |pace| {
                 // A lease that was taken at another limit is not what it was: let it go.
                 let left = if lease.tag() == pace.tag() { lease.left } else { 0 };
                 let whole = pace.cost_over(time);
-                taken = Lease::new(left.saturating_sub(cost) + whole, whole, pace.tag());
+                taken =
+                    Lease::new(left.saturating_sub(cost).saturating_add(whole), whole, pace.tag());
                 pace.time_for(cost.saturating_sub(left)).saturating_add(time)
             },
             depth_max,
             now,
         );
-        self.leases[customer] = taken;
+        // What could not be taken is no lease.
+        self.leases[customer] = if was_taken { taken } else { Lease::default() };
     }
 
     /// Takes out of the buckets below the total one.
