@@ -23,12 +23,12 @@ const PLACES: u32 = 40;
 pub(super) struct Pace(u64);
 
 impl Pace {
-    /// Nothing has to be made up for.
-    pub(super) const NONE: Self = Self(0);
+    /// No limit: nothing has to be made up for.
+    pub(super) const UNLIMITED: Self = Self(0);
 
     pub(super) fn of(limit: CostRate) -> Self {
         if limit == CostRate::MAX {
-            return Self::NONE;
+            return Self::UNLIMITED;
         }
         let per_unit = (u128::from(NANOS) << PLACES)
             .checked_div(u128::from(limit.as_nanos_per_sec()))

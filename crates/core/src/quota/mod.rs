@@ -33,10 +33,12 @@
 //! thread, and surprises that were forgiven. Buckets of limits by criticality have no leases: they
 //! cost a compare-and-swap for each request that counts towards them.
 //!
-//! **When limits change** under requests that are on their way, these are charged by the old limit
-//! or by the new. A charge by the old one may still deepen a bucket that has just lost its limit,
-//! so such a bucket is never in anyone's way, however deep. Buckets change by read-modify-write
-//! only: no charge is lost between two threads, and nothing opens a bucket that is closed for good.
+//! **When limits change** under requests that are on their way, none of these is charged more than
+//! if it had come just before or just after. The pace is read after the bucket, and new limits
+//! always change the bucket, so an exchange that rests on the old ones fails and looks again.
+//! Otherwise a charge by the old limit could close a bucket for minutes that has been given a
+//! thousand times as much. (One that is first to read the new limit is scaled down with the bucket.
+//! That is in the customer's favour, and at most one request for each thread.)
 //!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
 //! when the gate is made, and so is its memory: 64 bytes a customer, and 80 more per thread.
@@ -53,7 +55,7 @@ use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::fleet::Limits;
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, lock};
-use crate::units::{Cost, CostRate, Timestamp, nanos};
+use crate::units::{Cost, Timestamp, nanos};
 use bucket::Pace;
 use core::time::Duration;
 use std::sync::Arc;
@@ -61,9 +63,8 @@ use std::sync::Arc;
 const LEVELS: usize = Criticality::COUNT;
 /// The bucket that everything a customer does counts towards.
 const TOTAL: usize = LEVELS - 1;
-/// The moment at which the bucket of a blocked customer will be full. No other bucket gets there:
-/// it would be taken for blocked, and never move again.
-const NEVER: u64 = u64::MAX;
+/// Stands in the place of a time at which a bucket is full: never.
+const BLOCKED: u64 = u64::MAX;
 /// All leases together are a burst over this: half of what separates two criticalities, so that
 /// leases alone never close a level.
 pub const LEASED: u64 = 8;
@@ -121,8 +122,7 @@ pub struct QuotaGate {
 #[repr(align(64))]
 struct Buckets {
     full_at: [AtomicU64; LEVELS],
-    /// [`Pace`] of each level that has a limit of its own. None for a blocked one: what does not
-    /// open does not count, so a charge that is late cannot be taken for one after the block.
+    /// [`Pace`] of each level that has a limit of its own.
     pace: [AtomicU64; LEVELS],
 }
 
@@ -137,11 +137,43 @@ impl Buckets {
         Pace::from_bits(self.pace[level].load(Ordering::Relaxed))
     }
 
-    /// How deep the bucket is, if it has a limit.
-    fn depth_if_limited(&self, level: usize, now: Timestamp) -> Option<u64> {
-        let full_at = self.full_at[level].load(Ordering::Relaxed);
-        let limited = full_at == NEVER || self.pace(level) != Pace::NONE;
-        limited.then(|| full_at.saturating_sub(now.as_nanos()))
+    /// Moves the time at which a bucket is full to what `change` makes of it, knowing the pace of
+    /// the limit that it stands for. Returns whether it did: buckets without a limit and blocked
+    /// ones do not move.
+    fn change(&self, level: usize, mut change: impl FnMut(u64, Pace) -> Option<u64>) -> bool {
+        let full_at = &self.full_at[level];
+        // Pairs with the release in `set_limits`: whoever reads what that wrote reads its pace.
+        let changed = full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
+            let pace = self.pace(level);
+            let moves = at != BLOCKED && pace != Pace::UNLIMITED;
+            if moves { change(at, pace) } else { None }
+        });
+        changed.is_ok()
+    }
+
+    /// Makes a bucket deeper by the `time` that it takes at its pace, but not deeper than
+    /// `depth_max` by it. Returns whether there was anything to take from.
+    fn deepen(
+        &self,
+        level: usize,
+        mut time: impl FnMut(Pace) -> u64,
+        depth_max: u64,
+        now: Timestamp,
+    ) -> bool {
+        let now = now.as_nanos();
+        let deepest = now.saturating_add(depth_max).min(BLOCKED - 1);
+        self.change(level, |at, pace| {
+            Some(at.max(now).saturating_add(time(pace)).min(deepest).max(at))
+        })
+    }
+
+    /// Gives back the time for `cost`, rounded down: a nanosecond less than what was taken for it.
+    /// Nothing if it was taken at a pace with another `tag`.
+    fn lift(&self, level: usize, cost: u64, tag: u16) {
+        self.change(level, |at, pace| {
+            let time = pace.time_for(cost).saturating_sub(1);
+            (pace.tag() == tag).then(|| at.saturating_sub(time))
+        });
     }
 }
 
@@ -152,7 +184,7 @@ impl QuotaGate {
         let burst = nanos(config.burst).max(LEASED * LANES_MIN);
         let buckets = || Buckets {
             full_at: core::array::from_fn(|_| AtomicU64::new(0)),
-            pace: core::array::from_fn(|_| AtomicU64::new(Pace::NONE.bits())),
+            pace: core::array::from_fn(|_| AtomicU64::new(Pace::UNLIMITED.bits())),
         };
         Arc::new(Self {
             customers: (0..customers_max).map(|_| buckets()).collect(),
@@ -175,31 +207,38 @@ impl QuotaGate {
 
     /// What `customer` may use from now on. A bucket is never deeper for it: under a higher limit
     /// what was used takes less time to make up for, under a lower one it takes no more. One whose
-    /// customer was blocked starts empty, one that had no limit starts full. Takes a lock; off the
-    /// request path.
+    /// customer was blocked starts empty. Takes a lock; off the request path.
     pub fn set_limits(&self, customer: CustomerId, limits: Limits, now: Timestamp) {
         let _publishing = lock(&self.publishing);
         let buckets = self.buckets(customer);
         let limits = limits.as_array();
-        let now = now.as_nanos();
         for level in 0..LEVELS {
             let limit = limits[level];
             let bound_by_above = limits.get(level + 1).is_some_and(|&above| above == limit);
-            let blocked = !bound_by_above && limit == CostRate::ZERO;
-            let pace = if bound_by_above || blocked { Pace::NONE } else { Pace::of(limit) };
-            if level < TOTAL && (blocked || pace != Pace::NONE) {
+            let pace = if bound_by_above { Pace::UNLIMITED } else { Pace::of(limit) };
+            if level < TOTAL && pace != Pace::UNLIMITED {
                 self.by_level.store(1, Ordering::Relaxed);
             }
             let before = Pace::from_bits(buckets.pace[level].swap(pace.bits(), Ordering::Relaxed));
+            let blocked = pace != Pace::UNLIMITED && limit.as_nanos_per_sec() == 0;
+            let now = now.as_nanos();
             let full_at = &buckets.full_at[level];
-            let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-                let depth = match at {
-                    _ if blocked => return Some(NEVER),
-                    NEVER => self.burst,
-                    _ if before == Pace::NONE => 0,
-                    at => pace.rescale(at.saturating_sub(now), before),
+            let _ = full_at.fetch_update(Ordering::Release, Ordering::Relaxed, |at| {
+                if pace == before && blocked == (at == BLOCKED) {
+                    return None;
+                }
+                let new = match at {
+                    _ if blocked => BLOCKED,
+                    _ if pace == Pace::UNLIMITED => 0,
+                    BLOCKED => now.saturating_add(self.burst).min(BLOCKED - 1),
+                    at => {
+                        let depth = pace.rescale(at.saturating_sub(now), before);
+                        now.saturating_add(depth).min(BLOCKED - 1)
+                    }
                 };
-                Some(now.saturating_add(depth).min(NEVER - 1))
+                // Always another value, so that charges under way look again; a nanosecond sooner
+                // is the least that can be given away.
+                Some(if new == at { at.checked_sub(1).unwrap_or(1) } else { new })
             });
         }
     }
@@ -221,21 +260,6 @@ impl QuotaGate {
             depth = own.fold(depth, |deepest, level| deepest.max(depth_of(level)));
         }
         let open_below = self.open_below[criticality.index()];
-        if depth < open_below { Ok(()) } else { self.check_limited(buckets, criticality, now) }
-    }
-
-    /// The same, when some bucket is too deep: that counts only if it has a limit.
-    #[cold]
-    fn check_limited(
-        &self,
-        buckets: &Buckets,
-        criticality: Criticality,
-        now: Timestamp,
-    ) -> Result<(), Duration> {
-        let lowest = if self.by_level() { criticality.index() } else { TOTAL };
-        let depths = (lowest..LEVELS).filter_map(|level| buckets.depth_if_limited(level, now));
-        let depth = depths.max().unwrap_or(0);
-        let open_below = self.open_below[criticality.index()];
         if depth < open_below { Ok(()) } else { Err(Duration::from_nanos(depth - open_below + 1)) }
     }
 
@@ -254,14 +278,18 @@ impl QuotaGate {
         self.burst / LEASED / self.lanes.load(Ordering::Relaxed).max(LANES_MIN)
     }
 
-    /// By which to recognise what a customer is charged at.
+    /// What a customer is charged at, level by level.
     #[inline]
-    fn tag(&self, buckets: &Buckets) -> u16 {
-        let total = buckets.pace(TOTAL).tag();
-        if !self.by_level() {
-            return total;
+    fn paces(&self, customer: usize) -> Paces {
+        let buckets = &self.customers[customer];
+        let mut paces = Paces([Pace::UNLIMITED; LEVELS]);
+        paces.0[TOTAL] = buckets.pace(TOTAL);
+        if self.by_level() {
+            for level in 0..TOTAL {
+                paces.0[level] = buckets.pace(level);
+            }
         }
-        (0..TOTAL).fold(total, |tag, level| tag.rotate_left(3) ^ buckets.pace(level).tag())
+        paces
     }
 
     #[inline]
@@ -274,24 +302,17 @@ impl QuotaGate {
         // There is always the default customer.
         self.customers.get(customer.index()).unwrap_or_else(|| &self.customers[0])
     }
+}
 
-    /// Makes the bucket deeper by `time`, but not deeper than `depth_max` by it. Returns whether
-    /// there is a bucket to take from: that of a blocked customer stays as it is.
-    fn deepen(full_at: &AtomicU64, time: u64, depth_max: u64, now: Timestamp) -> bool {
-        let now = now.as_nanos();
-        let deepest = now.saturating_add(depth_max);
-        let updated = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            let deeper = at.max(now).saturating_add(time).min(deepest).min(NEVER - 1);
-            (at != NEVER).then(|| deeper.max(at))
-        });
-        updated.is_ok()
-    }
+/// The pace of every level.
+#[derive(Debug, Clone, Copy)]
+struct Paces([Pace; LEVELS]);
 
-    /// Gives `time` back.
-    fn lift(full_at: &AtomicU64, time: u64) {
-        let _ = full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            (at != NEVER).then(|| at.saturating_sub(time))
-        });
+impl Paces {
+    /// By which to recognise them.
+    #[inline]
+    fn tag(self) -> u16 {
+        self.0.into_iter().fold(0_u16, |tag, pace| tag.rotate_left(3) ^ pace.tag())
     }
 }
 
@@ -354,9 +375,12 @@ impl QuotaLane {
         now: Timestamp,
     ) -> Charge {
         let customer = self.known(customer);
+        // Before it is charged: if limits change in between, it is recognised as another's, and
+        // nothing of it is given back.
+        let tag = self.gate.paces(customer).tag();
         self.count(customer, criticality.index(), cost.as_nanos());
         self.take(customer, criticality, cost, u64::MAX, now);
-        Charge { cost, tag: self.gate.tag(&self.gate.customers[customer]) }
+        Charge { cost, tag }
     }
 
     /// Corrects a charge to the `actual` cost. What was charged too much is given back, unless the
@@ -377,8 +401,11 @@ impl QuotaLane {
         if actual >= charge.cost {
             let surprise = actual - charge.cost;
             self.take(customer, criticality, surprise, self.gate.depth_max, now);
-        } else if charge.tag == self.gate.tag(&self.gate.customers[customer]) {
-            self.give_back(customer, criticality, charge.cost - actual);
+            return;
+        }
+        let paces = self.gate.paces(customer);
+        if charge.tag == paces.tag() {
+            self.give_back(customer, criticality, charge.cost - actual, paces);
         }
     }
 
@@ -415,8 +442,8 @@ impl QuotaLane {
         let lease = &mut self.leases[customer];
         if lease.tag() == pace.tag() && lease.left >= cost.as_nanos() {
             lease.left -= cost.as_nanos();
-        } else if pace != Pace::NONE {
-            self.take_lease(customer, pace, cost.as_nanos(), depth_max, now);
+        } else if pace != Pace::UNLIMITED {
+            self.take_lease(customer, cost.as_nanos(), depth_max, now);
         }
         if self.gate.by_level() {
             self.take_own(customer, criticality, cost, depth_max, now);
@@ -425,24 +452,25 @@ impl QuotaLane {
 
     /// Takes what is missing out of the shared bucket, and a new lease with it.
     #[cold]
-    fn take_lease(
-        &mut self,
-        customer: usize,
-        pace: Pace,
-        cost: u64,
-        depth_max: u64,
-        now: Timestamp,
-    ) {
-        // A lease that was taken at another limit is not what it was: let it go.
+    fn take_lease(&mut self, customer: usize, cost: u64, depth_max: u64, now: Timestamp) {
         let lease = self.leases[customer];
-        let left = if lease.tag() == pace.tag() { lease.left } else { 0 };
         let time = self.gate.lease_time();
-        let whole = pace.cost_over(time);
-        let missing = pace.time_for(cost.saturating_sub(left));
-        let full_at = &self.gate.customers[customer].full_at[TOTAL];
-        let taken = QuotaGate::deepen(full_at, missing.saturating_add(time), depth_max, now);
-        let lease = if taken { left.saturating_sub(cost).saturating_add(whole) } else { 0 };
-        self.leases[customer] = Lease::new(lease, whole, pace.tag());
+        let mut taken = Lease::default();
+        let was_taken = self.gate.customers[customer].deepen(
+            TOTAL,
+            |pace| {
+                // A lease that was taken at another limit is not what it was: let it go.
+                let left = if lease.tag() == pace.tag() { lease.left } else { 0 };
+                let whole = pace.cost_over(time);
+                taken =
+                    Lease::new(left.saturating_sub(cost).saturating_add(whole), whole, pace.tag());
+                pace.time_for(cost.saturating_sub(left)).saturating_add(time)
+            },
+            depth_max,
+            now,
+        );
+        // What could not be taken is no lease.
+        self.leases[customer] = if was_taken { taken } else { Lease::default() };
     }
 
     /// Takes out of the buckets below the total one.
@@ -456,19 +484,16 @@ impl QuotaLane {
     ) {
         let buckets = &self.gate.customers[customer];
         for level in criticality.index()..TOTAL {
-            let pace = buckets.pace(level);
-            if pace != Pace::NONE {
-                let time = pace.time_for(cost.as_nanos());
-                QuotaGate::deepen(&buckets.full_at[level], time, depth_max, now);
-            }
+            buckets.deepen(level, |pace| pace.time_for(cost.as_nanos()), depth_max, now);
         }
     }
 
+    /// Gives back what was taken at `paces`, as far as these still hold.
     #[inline]
-    fn give_back(&mut self, customer: usize, criticality: Criticality, cost: Cost) {
-        let pace = self.gate.customers[customer].pace(TOTAL);
+    fn give_back(&mut self, customer: usize, criticality: Criticality, cost: Cost, paces: Paces) {
+        let pace = paces.0[TOTAL];
         let lease = &mut self.leases[customer];
-        if pace != Pace::NONE {
+        if pace != Pace::UNLIMITED {
             if lease.tag() == pace.tag() {
                 lease.left = lease.left.saturating_add(cost.as_nanos());
             } else {
@@ -476,33 +501,33 @@ impl QuotaLane {
             }
             // Two leases in hand are one too many.
             if lease.left > lease.whole().saturating_mul(2) {
-                self.give_back_lease(customer, pace);
+                self.give_back_lease(customer);
             }
         }
         if self.gate.by_level() {
-            self.give_back_own(customer, criticality, cost);
+            self.give_back_own(customer, criticality, cost, paces);
         }
     }
 
     #[cold]
-    fn give_back_lease(&mut self, customer: usize, pace: Pace) {
+    fn give_back_lease(&mut self, customer: usize) {
         let lease = self.leases[customer];
         let whole = lease.whole().min(lease.left);
-        // Rounded down: a nanosecond of time less than what was taken for it.
-        let time = pace.time_for(lease.left - whole).saturating_sub(1);
-        QuotaGate::lift(&self.gate.customers[customer].full_at[TOTAL], time);
-        self.leases[customer] = Lease::new(whole, lease.whole(), pace.tag());
+        self.gate.customers[customer].lift(TOTAL, lease.left - whole, lease.tag());
+        self.leases[customer] = Lease::new(whole, lease.whole(), lease.tag());
     }
 
     /// Gives back to the buckets below the total one.
-    fn give_back_own(&mut self, customer: usize, criticality: Criticality, cost: Cost) {
+    fn give_back_own(
+        &mut self,
+        customer: usize,
+        criticality: Criticality,
+        cost: Cost,
+        paces: Paces,
+    ) {
         let buckets = &self.gate.customers[customer];
         for level in criticality.index()..TOTAL {
-            let pace = buckets.pace(level);
-            if pace != Pace::NONE {
-                let time = pace.time_for(cost.as_nanos()).saturating_sub(1);
-                QuotaGate::lift(&buckets.full_at[level], time);
-            }
+            buckets.lift(level, cost.as_nanos(), paces.0[level].tag());
         }
     }
 }
@@ -511,12 +536,8 @@ impl Drop for QuotaLane {
     /// What was leased and not used goes back to the customers.
     fn drop(&mut self) {
         for (buckets, lease) in self.gate.customers.iter().zip(&self.leases) {
-            let pace = buckets.pace(TOTAL);
-            if lease.left > 0 && lease.tag() == pace.tag() {
-                QuotaGate::lift(
-                    &buckets.full_at[TOTAL],
-                    pace.time_for(lease.left).saturating_sub(1),
-                );
+            if lease.left > 0 {
+                buckets.lift(TOTAL, lease.left, lease.tag());
             }
         }
         self.gate.lanes.fetch_sub(1, Ordering::Relaxed);

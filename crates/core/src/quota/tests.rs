@@ -305,7 +305,7 @@ fn a_report_after_no_time_waits_for_some() {
 }
 
 #[test]
-fn a_bucket_without_a_limit_is_open_however_deep() {
+fn a_bucket_without_a_limit_is_open_and_owes_nothing() {
     let gate = gate();
     let own = Limits::from_entries([Some(cpus(0.5)), None, None, Some(cpus(1.0))]).unwrap();
     gate.set_limits(A, own, Timestamp::ZERO);
@@ -319,6 +319,18 @@ fn a_bucket_without_a_limit_is_open_however_deep() {
     assert!(!open_at(Sheddable, 19) && open_at(Sheddable, 21));
     gate.set_limits(A, Limits::UNLIMITED, Timestamp::ZERO);
     assert!(Criticality::ALL.into_iter().all(|level| open_at(level, 0)));
+    gate.set_limits(A, own, Timestamp::ZERO);
+    assert!(Criticality::ALL.into_iter().all(|level| open_at(level, 0)));
+}
+
+#[test]
+fn limits_next_to_zero_are_not_a_block() {
+    let gate = gate();
+    let (now, tiny) = (Timestamp::from_secs(1), CostRate::from_nanos_per_sec(1));
+    for (limit, open) in [(CostRate::ZERO, false), (tiny, true), (CostRate::ZERO, false)] {
+        gate.set_limits(A, Limits::total(limit), now);
+        assert_eq!(gate.check(A, CriticalPlus, Timestamp::from_secs(3)).is_ok(), open);
+    }
 }
 
 #[test]
@@ -375,7 +387,7 @@ fn reports_tell_use_and_demand() {
     assert_eq!(usage.wanted[Sheddable.index()], cpus(1.0));
     assert!(usage.used[Sheddable.index()] < cpus(0.12));
     // Corrections that come after a report are taken out of the next ones.
-    let charge = Charge { cost, tag: gate.tag(gate.buckets(A)) };
+    let charge = Charge { cost, tag: gate.paces(A.index()).tag() };
     lane.settle(A, Critical, charge, Cost::ZERO, Timestamp::from_secs(3));
     let _ = lane.charge(A, Critical, Cost::from_millis(15), Timestamp::from_secs(3));
     let mut reports = Vec::new();

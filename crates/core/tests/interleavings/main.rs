@@ -21,6 +21,8 @@ mod quota;
 fn explore(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    // A table of picks has dozens of slots, each a step of whoever publishes it.
+    builder.max_branches = 10_000;
     builder.check(body);
 }
 
