@@ -1,11 +1,15 @@
-//! The decisions of tidegate in virtual time.
+//! The decisions of tidegate in virtual time. Everything that decides is `tidegate-core`'s own
+//! code; the same seed gives the same run, to the byte.
 //!
-//! One backend task with some cores serves requests in the order in which they came; clients offer
-//! it more or less than it can do, and do not care. Everything that decides is `tidegate-core`'s
-//! own code. The same seed gives the same run, to the byte.
+//! - [`story`]: one backend task, offered more or less than it can do, phase by phase;
+//! - [`world`]: clients, services that call each other, machines and the network between them.
 
+mod dice;
+mod queue;
+mod slab;
 pub mod story;
 pub mod task;
+pub mod world;
 
 /// The examples of the README, compiled and run.
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! A story: phases of offered load against one task, and what came of each.
 
+use crate::dice::exponential;
 use crate::task::{Done, Task, TaskConfig};
 use core::time::Duration;
 use tidegate_core::admission::Request;
@@ -256,26 +257,6 @@ impl Tally {
     }
 }
 
-/// A span that is exponentially distributed around `mean` seconds.
-fn exponential(mean: f64, rng: &mut impl Rng) -> Duration {
-    // A mean without end (nobody asks) is a span without end.
-    Duration::try_from_secs_f64(-mean * ln(1.0 - rng.unit())).unwrap_or(Duration::MAX)
-}
-
-/// The natural logarithm of a number between 2^-53 and 1, from the four basic operations alone: a
-/// system's own differs in the last bit from platform to platform, and runs would too.
-///
-/// With `x = m 2^e` and `m` from 1 to 2: `ln x = e ln 2 + 2 atanh((m - 1)/(m + 1))`, and as the
-/// argument is below 1/3, sixteen terms of the series of `atanh` leave less than 10^-16.
-fn ln(x: f64) -> f64 {
-    let bits = x.to_bits();
-    let exponent = (bits >> 52) as i32 - 1023;
-    let mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
-    let z = (mantissa - 1.0) / (mantissa + 1.0);
-    let series = (0..16).rev().fold(0.0, |sum, k| sum * z * z + 1.0 / f64::from(2 * k + 1));
-    f64::from(exponent) * core::f64::consts::LN_2 + 2.0 * z * series
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,15 +282,5 @@ mod tests {
             assert!(outcome.answered.iter().all(|tenth| tenth.1 <= tenth.0));
             assert!(outcome.p99 <= Some(story.patience));
         }
-    }
-
-    #[test]
-    fn the_logarithm_agrees_with_the_system_s() {
-        let mut rng = SeededRng::new(5);
-        for _ in 0..10_000 {
-            let x = 1.0 - rng.unit();
-            assert!((ln(x) - x.ln()).abs() < 1e-14, "{x}");
-        }
-        assert_eq!(ln(1.0), 0.0);
     }
 }

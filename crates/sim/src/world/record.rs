@@ -1,0 +1,176 @@
+//! What is written down while a world runs.
+
+use core::time::Duration;
+use tidegate_core::decision::Reason;
+use tidegate_core::{Criticality, Timestamp};
+
+const LEVELS: usize = Criticality::COUNT;
+
+/// Width of a bin of the time series.
+pub const BIN: Duration = Duration::from_millis(100);
+
+/// Counts of latencies, by size: eighths of a power of two of a microsecond, from one microsecond
+/// to an hour.
+const LATENCY_BUCKETS: usize = 32 * 8;
+
+/// A histogram of latencies.
+#[derive(Debug, Clone)]
+pub struct Latencies(Box<[u32; LATENCY_BUCKETS]>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self(Box::new([0; LATENCY_BUCKETS]))
+    }
+}
+
+impl Latencies {
+    fn record(&mut self, latency: Duration) {
+        let micros = (latency.as_nanos() / 1_000).clamp(8, 1 << 33) as u64;
+        let power = micros.ilog2();
+        let bucket = (power - 3) * 8 + ((micros >> (power - 3)) & 7) as u32;
+        self.0[(bucket as usize).min(LATENCY_BUCKETS - 1)] += 1;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
+            *mine += theirs;
+        }
+    }
+
+    /// The latency that `share` of the answers did not exceed, to an eighth (rounded up).
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let count: u64 = self.0.iter().map(|&n| u64::from(n)).sum();
+        let rank = ((share * count as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        let bucket = self.0.iter().position(|&n| {
+            seen += u64::from(n);
+            seen >= rank
+        })?;
+        let (power, sub) = (bucket as u64 / 8, bucket as u64 % 8);
+        Some(Duration::from_micros((8 + sub + 1) << power))
+    }
+}
+
+/// One bin of a group of clients.
+#[derive(Debug, Clone, Default)]
+pub struct ClientBin {
+    /// Requests, by criticality, lowest first.
+    pub offered: [u32; LEVELS],
+    /// Answers in time to requests of this bin, by criticality.
+    pub served: [u32; LEVELS],
+    /// Answers in time that came in this bin.
+    pub answers: u32,
+    /// Of which degraded.
+    pub degraded: u32,
+    /// Attempts sent.
+    pub attempts: u32,
+    /// Requests that the client itself held back.
+    pub throttled: u32,
+    /// Answers and requests by customer: `[offered, served]`, for the first customers.
+    pub customers: Vec<[u32; 2]>,
+}
+
+/// One bin of a service.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceBin {
+    /// Attempts that arrived.
+    pub arrived: u32,
+    /// Attempts admitted.
+    pub admitted: u32,
+    /// Attempts refused, by criticality.
+    pub rejected: [u32; LEVELS],
+    /// Attempts refused, by reason: lame duck, deadline, quota, overload.
+    pub reasons: [u32; 4],
+    /// Refusals that said not to retry.
+    pub dont_retry: u32,
+    /// Work done that nobody waited for any more.
+    pub wasted: u32,
+}
+
+/// Everything that was written down.
+#[derive(Debug)]
+pub struct Record {
+    /// By group, then by bin.
+    pub clients: Vec<Vec<ClientBin>>,
+    /// Latencies of answers in time, by group, then by second of the request.
+    pub latencies: Vec<Vec<Latencies>>,
+    /// By service, then by bin.
+    pub services: Vec<Vec<ServiceBin>>,
+    /// Busy core-seconds of each task of each service, by second.
+    pub busy: Vec<Vec<Vec<f32>>>,
+    /// Events that the world went through.
+    pub events: u64,
+    /// Requests that it saw.
+    pub requests: u64,
+    /// The most requests that were under way at once.
+    pub inflight_max: usize,
+}
+
+impl Record {
+    pub(crate) fn new(
+        clients: usize,
+        services: &[usize],
+        lasts: Duration,
+        customers: usize,
+    ) -> Self {
+        let bins = bin(Timestamp::ZERO + lasts) + 1;
+        let seconds = lasts.as_secs() as usize + 1;
+        let client_bin = ClientBin { customers: vec![[0; 2]; customers], ..ClientBin::default() };
+        Self {
+            clients: vec![vec![client_bin; bins]; clients],
+            latencies: vec![vec![Latencies::default(); seconds]; clients],
+            services: vec![vec![ServiceBin::default(); bins]; services.len()],
+            busy: services.iter().map(|&tasks| vec![Vec::new(); tasks]).collect(),
+            events: 0,
+            requests: 0,
+            inflight_max: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn client(&mut self, group: usize, at: Timestamp) -> &mut ClientBin {
+        let last = self.clients[group].len() - 1;
+        &mut self.clients[group][bin(at).min(last)]
+    }
+
+    #[inline]
+    pub(crate) fn service(&mut self, service: usize, at: Timestamp) -> &mut ServiceBin {
+        let last = self.services[service].len() - 1;
+        &mut self.services[service][bin(at).min(last)]
+    }
+
+    #[inline]
+    pub(crate) fn latency(&mut self, group: usize, asked: Timestamp, latency: Duration) {
+        let seconds = &mut self.latencies[group];
+        let second = (asked.as_nanos() / 1_000_000_000) as usize;
+        let last = seconds.len() - 1;
+        seconds[second.min(last)].record(latency);
+    }
+
+    /// Latencies of answers to requests asked between two moments.
+    pub fn latencies(&self, group: usize, from: Timestamp, to: Timestamp) -> Latencies {
+        let mut all = Latencies::default();
+        let range =
+            (from.as_nanos() / 1_000_000_000) as usize..(to.as_nanos() / 1_000_000_000) as usize;
+        for second in self.latencies[group].get(range).unwrap_or_default() {
+            all.merge(second);
+        }
+        all
+    }
+}
+
+/// The bin that `at` falls into.
+#[inline]
+pub(crate) fn bin(at: Timestamp) -> usize {
+    (at.as_nanos() / BIN.as_nanos() as u64) as usize
+}
+
+/// The column of a reason in [`ServiceBin::reasons`].
+pub(crate) fn column(reason: Reason) -> usize {
+    match reason {
+        Reason::LameDuck => 0,
+        Reason::DeadlinePassed => 1,
+        Reason::OutOfQuota => 2,
+        _ => 3,
+    }
+}
