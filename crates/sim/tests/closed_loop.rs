@@ -50,8 +50,8 @@ fn utilization_is_held_and_work_gets_done_under_any_excess() {
             assert!(outcome.goodput >= 0.9, "{what}: goodput {}", outcome.goodput);
             let mean = outcome.utilization.1;
             assert!((0.75..1.45).contains(&mean), "{what}: utilization {mean}");
-            // Neither swings nor starves: after the first second no tenth of a second goes by
-            // without work being done, and no second with less than two thirds of it.
+            // Neither swings nor starves: after the first second, no second goes by with less than
+            // two thirds of the work done.
             let settled = &outcome.curve[10..];
             let seconds = settled.chunks_exact(10).map(|s| s.iter().sum::<f64>() / 10.0);
             let worst = seconds.fold(f64::MAX, f64::min);

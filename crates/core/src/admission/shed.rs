@@ -21,12 +21,17 @@
 //! by utilization alone swings with the length of that wait. So utilization is used only to learn,
 //! over several times what requests take, how much in flight is right; and what is in flight is
 //! then held there. If utilization is too high on average, `L*` lies below the mean of `L` by what
-//! that is worth. There is no integrator that could wind up.
+//! that is worth. All that is remembered are means that forget, so nothing winds up.
+//!
+//! This holds utilization where requests need the CPU at once. The longer they wait for others
+//! before that, the less of what is in flight shows, and the rougher `k` is known: with waits of a
+//! third of a second to a second the cores stay busy, but the queue is some times longer than it
+//! should be.
 //!
 //! `C` is averaged over the moments in which work was waiting, calm ones before the surge included;
 //! in the others, what gets done is no longer the capacity but only what was let in, and can only
-//! raise it. If then something is still refused, the amount grows by half with every horizon until
-//! work is waiting again or nothing is refused.
+//! raise it. If then something is still refused, the amount grows by half in the time that it takes
+//! to see what was let in, until work is waiting again or nothing is refused.
 //!
 //! Offered work can only be estimated, while work done is measured, and the two need not agree. So
 //! what gets done is measured in true cost, where a busy CPU does one second per second whatever
