@@ -195,7 +195,7 @@ impl Load {
 fn new_gate(customers_max: usize) -> Arc<AdmissionGate> {
     let mut quota = QuotaConfig::default();
     quota.customers_max = quota.customers_max.max(customers_max);
-    AdmissionGate::new(&ShedConfig::default(), quota)
+    AdmissionGate::new(quota)
 }
 
 fn cpus(cpus: f64) -> CostRate {

@@ -49,7 +49,7 @@ use std::sync::Arc;
 pub const CLIP: u64 = 8;
 /// The estimate is an average over about this many requests: enough to be steady, few enough to
 /// follow a release within a second at a few dozen requests a second.
-const SAMPLES: u64 = 16;
+const SAMPLES: u64 = 64;
 /// Once an estimate is steady, one in this many requests updates it, so that threads do not fight
 /// over the cache line of a busy method.
 const STRIDE: u64 = 8;
@@ -114,8 +114,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// 45 bits of nanoseconds are nine hours of CPU time.
-    const NANOS_MAX: u64 = (1 << 45) - 1;
+    /// 41 bits of nanoseconds are half an hour of CPU time.
+    const NANOS_MAX: u64 = (1 << 41) - 1;
 
     const fn nothing(key: u64) -> Self {
         Self { nanos: 0, tag: tag(key), eager: 0, samples: 0, used: false }
@@ -123,18 +123,18 @@ impl Entry {
 
     const fn unpack(word: u64) -> Self {
         Self {
-            nanos: word >> 19,
-            tag: (word >> 11) & 0xFF,
-            eager: (word >> 6) & 0x1F,
-            samples: (word >> 1) & 0x1F,
+            nanos: word >> 23,
+            tag: (word >> 15) & 0xFF,
+            eager: (word >> 8) & 0x7F,
+            samples: (word >> 1) & 0x7F,
             used: word & 1 == 1,
         }
     }
 
     fn pack(self) -> u64 {
-        self.nanos.min(Self::NANOS_MAX) << 19
-            | (self.tag & 0xFF) << 11
-            | self.eager.min(EAGER) << 6
+        self.nanos.min(Self::NANOS_MAX) << 23
+            | (self.tag & 0xFF) << 15
+            | self.eager.min(EAGER) << 8
             | self.samples.min(SAMPLES) << 1
             | u64::from(self.used)
     }

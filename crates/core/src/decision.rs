@@ -84,6 +84,8 @@ pub struct SignalId(pub u8);
 impl SignalId {
     /// No signal in particular: a weighted sum of several.
     pub const COMBINED: Self = Self(u8::MAX);
+    /// What waits at the task, by what is in flight: the admission controller's own signal.
+    pub const QUEUE: Self = Self(u8::MAX - 1);
 }
 
 /// A utilization or a probability in whole thousandths, small enough to travel with every

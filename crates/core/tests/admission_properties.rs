@@ -97,7 +97,7 @@ impl World {
         let mut quota = QuotaConfig::default();
         quota.customers_max = CUSTOMERS;
         let shed = ShedConfig::default();
-        let gate = AdmissionGate::new(&shed, quota);
+        let gate = AdmissionGate::new(quota);
         let cpus = |cpus| CostRate::from_cpus(cpus).unwrap();
         let nested = Limits::from_entries([Some(cpus(0.1)), None, Some(cpus(0.5)), None]);
         let limits = [Limits::UNLIMITED, Limits::total(cpus(0.5)), nested.unwrap()];

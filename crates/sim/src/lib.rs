@@ -4,6 +4,7 @@
 //! - [`story`]: one backend task, offered more or less than it can do, phase by phase;
 //! - [`world`]: clients, services that call each other, machines and the network between them.
 
+pub mod contest;
 mod dice;
 mod queue;
 mod slab;

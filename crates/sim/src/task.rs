@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use tidegate_core::admission::shed::{Plan, ShedConfig};
-use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request};
+use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request, Seen};
 use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::decision::{Rejection, SignalId};
 use tidegate_core::quota::QuotaConfig;
@@ -40,7 +40,7 @@ impl Default for TaskConfig {
         Self {
             cores: 1,
             reject_cost: Duration::from_micros(20),
-            load_target: 8.0,
+            load_target: 16.0,
             load_tau: LoadAverage::TAU_DEFAULT,
             shed: Some(ShedConfig::default()),
         }
@@ -115,10 +115,10 @@ impl Ord for Running {
 impl Task {
     /// An idle task at time zero.
     pub fn new(config: TaskConfig) -> Result<Self, InvalidNumber> {
-        let shed = config.shed.clone().unwrap_or_default();
+        let shed = config.shed.clone().unwrap_or_default().cpus(f64::from(config.cores))?;
         let mut quota = QuotaConfig::default();
         quota.customers_max = 16;
-        let gate = AdmissionGate::new(&shed, quota);
+        let gate = AdmissionGate::new(quota);
         let now = Timestamp::ZERO;
         let mut signals = Signals::new(Combine::Highest);
         let load_signal = signals
@@ -158,7 +158,7 @@ impl Task {
     pub fn advance(&mut self, now: Timestamp) -> (Option<Done>, Option<Plan>) {
         let finished = self.running.peek().is_some_and(|r| r.finishes <= now);
         let done = if finished { self.finish(now) } else { None };
-        let plan = (self.next_tick <= now).then(|| self.tick(now));
+        let plan = if self.next_tick <= now { self.tick(now) } else { None };
         (done, plan)
     }
 
@@ -214,14 +214,12 @@ impl Task {
         Some(Done { arrived, finished: now, criticality })
     }
 
-    fn tick(&mut self, now: Timestamp) -> Plan {
+    fn tick(&mut self, now: Timestamp) -> Option<Plan> {
         self.next_tick = now + TICK;
         self.sample(now);
-        let reading = if self.config.shed.is_some() {
-            self.signals.reading(now)
-        } else {
-            tidegate_core::signal::Reading::IDLE
-        };
-        self.controller.tick(&self.gate, reading, now)
+        self.config.shed.as_ref()?;
+        let load = self.active() as f64 / f64::from(self.config.cores);
+        let seen = Seen::new(self.signals.reading(now)).load(load);
+        Some(self.controller.tick(&self.gate, seen, now))
     }
 }

@@ -58,7 +58,7 @@ fn run(world: &World) -> Report {
     let shed = ShedConfig::default();
     let mut quota = QuotaConfig::default();
     quota.customers_max = 4;
-    let gate = AdmissionGate::new(&shed, quota);
+    let gate = AdmissionGate::new(quota);
     gate.set_dark(world.dark);
     let mut lane = gate.lane();
     let mut controller = Controller::new(shed, AttemptsConfig::default(), &gate, Timestamp::ZERO);

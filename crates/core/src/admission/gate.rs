@@ -10,7 +10,8 @@ use crate::levels::{LevelGate, Levels};
 use crate::quota::{QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
 use crate::signal::Reading;
-use crate::sync::{AtomicU64, Ordering};
+use super::room::{Lease, Room};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::units::{Cost, Timestamp};
 use std::sync::Arc;
 
@@ -58,8 +59,9 @@ const fn index(reason: Reason) -> usize {
     }
 }
 
-/// Bits of the gate's state word.
+/// Bits of the gate's state word. The upper half counts the plans that were published.
 mod flag {
+    pub(super) const PLAN: u32 = 32;
     pub(super) const LAME_DUCK: u64 = 1;
     pub(super) const DARK: u64 = 1 << 1;
     pub(super) const DONT_RETRY: u64 = 1 << 2;
@@ -74,27 +76,44 @@ pub struct AdmissionGate {
     flags: AtomicU64,
     /// The signal in the upper half, its utilization in thousandths in the lower.
     cause: AtomicU64,
-    thresholds: [Thousandths; LEVELS],
+    /// In thousandths, 16 bits each, lowest criticality first.
+    thresholds: AtomicU64,
+    room: Room,
     quota: Arc<QuotaGate>,
     counters: Arc<Counters>,
+    /// For permits that come back without a lane.
+    spare: Mutex<Returns>,
 }
 
 impl AdmissionGate {
     /// A gate that refuses nobody until its controller or a quota says so.
-    pub fn new(shed: &ShedConfig, quota: QuotaConfig) -> Arc<Self> {
+    pub fn new(quota: QuotaConfig) -> Arc<Self> {
+        let quota = QuotaGate::new(quota);
+        let counters = Counters::new(cell::COUNT);
+        let spare = Returns { counts: counters.writer(), quota: quota.lane() };
         Arc::new(Self {
             levels: LevelGate::new(),
             flags: AtomicU64::new(0),
             cause: AtomicU64::new(u64::from(SignalId::COMBINED.0) << 32),
-            thresholds: Criticality::ALL.map(|c| shed.threshold(c).into()),
-            quota: QuotaGate::new(quota),
-            counters: Counters::new(cell::COUNT),
+            thresholds: AtomicU64::new(pack(&ShedConfig::default())),
+            room: Room::new(),
+            quota,
+            counters,
+            spare: Mutex::new(spare),
         })
     }
 
     /// A thread's own access to this gate. Takes a lock; once per thread.
     pub fn lane(self: &Arc<Self>) -> Lane {
-        Lane { counts: self.counters.writer(), quota: self.quota.lane(), gate: Arc::clone(self) }
+        let returns = Returns { counts: self.counters.writer(), quota: self.quota.lane() };
+        Lane { returns, lease: self.room.lease(), gate: Arc::clone(self) }
+    }
+
+    /// The request is done and has cost `actual`: for whoever has no lane at hand, such as a future
+    /// that is dropped where no request is served. Takes a lock; with a lane, use
+    /// [`Lane::complete`].
+    pub fn complete(&self, permit: Permit, actual: Cost, now: Timestamp) {
+        lock(&self.spare).take(permit, actual, now);
     }
 
     /// The customers' quotas.
@@ -138,7 +157,9 @@ impl AdmissionGate {
         }
     }
 
-    fn publish(&self, plan: &Plan, advice: Advice) {
+    fn publish(&self, plan: &Plan, advice: Advice, config: &ShedConfig, now: Timestamp) {
+        self.thresholds.store(pack(config), Ordering::Relaxed);
+        self.room.publish(&plan.room, now);
         self.set_levels(plan.levels);
         let Thousandths(utilization) = plan.peak.into();
         let cause = u64::from(plan.reading.signal.0) << 32 | u64::from(utilization);
@@ -147,6 +168,8 @@ impl AdmissionGate {
         for (level, degrade) in plan.degrade.into_iter().enumerate() {
             self.set_flag(1 << (flag::DEGRADE + level as u32), degrade);
         }
+        // Last: whoever sees the new number takes a new lease.
+        self.flags.fetch_add(1 << flag::PLAN, Ordering::Release);
     }
 
     fn cause(&self, criticality: Criticality) -> Cause {
@@ -154,8 +177,36 @@ impl AdmissionGate {
         Cause::Signal {
             signal: SignalId((word >> 32) as u8),
             utilization: Thousandths(word as u32),
-            threshold: self.thresholds[criticality.index()],
+            threshold: self.threshold(criticality),
         }
+    }
+
+    fn threshold(&self, criticality: Criticality) -> Thousandths {
+        let word = self.thresholds.load(Ordering::Relaxed);
+        Thousandths((word >> (16 * criticality.index())) as u32 & 0xffff)
+    }
+}
+
+/// Where permits go back to.
+#[derive(Debug)]
+struct Returns {
+    counts: Writer,
+    quota: QuotaLane,
+}
+
+impl Returns {
+    #[inline]
+    #[expect(clippy::needless_pass_by_value, reason = "a permit can be given back only once")]
+    fn take(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
+        let (customer, criticality, charge) =
+            (permit.customer(), permit.criticality(), permit.charge());
+        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+            let shared = &lines[cell::SHARED];
+            shared.add(cell::COMPLETED, 1);
+            shared.add(cell::COMPLETED_COST, charge.cost.as_nanos());
+            shared.add(cell::WORKED, actual.as_nanos());
+        }
+        self.quota.settle(customer, criticality, charge, actual, now);
     }
 }
 
@@ -163,8 +214,8 @@ impl AdmissionGate {
 #[derive(Debug)]
 pub struct Lane {
     gate: Arc<AdmissionGate>,
-    counts: Writer,
-    quota: QuotaLane,
+    returns: Returns,
+    lease: Lease,
 }
 
 impl Lane {
@@ -188,22 +239,13 @@ impl Lane {
 
     /// The request is done and has cost `actual`.
     #[inline]
-    #[expect(clippy::needless_pass_by_value, reason = "a permit can be given back only once")]
     pub fn complete(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
-        let (customer, criticality, charge) =
-            (permit.customer(), permit.criticality(), permit.charge());
-        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
-            let shared = &lines[cell::SHARED];
-            shared.add(cell::COMPLETED, 1);
-            shared.add(cell::COMPLETED_COST, charge.cost.as_nanos());
-            shared.add(cell::WORKED, actual.as_nanos());
-        }
-        self.quota.settle(customer, criticality, charge, actual, now);
+        self.returns.take(permit, actual, now);
     }
 
     #[inline]
     fn check(
-        &self,
+        &mut self,
         flags: u64,
         request: &Request,
         now: Timestamp,
@@ -221,6 +263,10 @@ impl Lane {
         if !self.gate.levels.levels().admits(request.criticality, rng) {
             return Err(Reason::Overloaded);
         }
+        let plan = (flags >> flag::PLAN) as u32;
+        if !self.lease.take(&self.gate.room, plan, request.criticality, request.cost, now) {
+            return Err(Reason::Overloaded);
+        }
         Ok(())
     }
 
@@ -234,12 +280,12 @@ impl Lane {
     ) -> Permit {
         let Request { customer, criticality, cost, .. } = *request;
         let level = criticality.index();
-        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
             count_retry(lines, request);
             lines[level].add(cell::ADMITTED, 1);
             lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
         }
-        let charge = self.quota.charge(customer, criticality, cost, now);
+        let charge = self.returns.quota.charge(customer, criticality, cost, now);
         let degrade = flags >> flag::DEGRADE >> level & 1 == 1;
         Permit::new(customer, criticality, charge, degrade, dark)
     }
@@ -248,7 +294,7 @@ impl Lane {
     #[inline]
     fn shed(&mut self, flags: u64, request: &Request) -> Rejection {
         let criticality = request.criticality;
-        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
             let line = &lines[criticality.index()];
             line.add(cell::REJECTED + index(Reason::Overloaded), 1);
             line.add(cell::SHED_COST, request.cost.as_nanos());
@@ -274,19 +320,19 @@ impl Lane {
         let Request { criticality, customer, cost, .. } = *request;
         let level = criticality.index();
         if flags & flag::DARK != 0 && reason != Reason::LameDuck {
-            if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+            if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
                 lines[cell::DARK + level].add(index(reason), 1);
             }
             return Decision::Admit(self.enter(flags, request, Some(reason), now));
         }
-        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
+        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
             count_retry(lines, request);
             lines[level].add(cell::REJECTED + index(reason), 1);
         }
         let (advice, cause) = match reason {
             Reason::LameDuck => (Advice::RetryElsewhere, None),
             Reason::OutOfQuota => {
-                self.quota.refuse(customer, criticality, cost);
+                self.returns.quota.refuse(customer, criticality, cost);
                 let opens = self.gate.quota.check(customer, criticality, now);
                 let opens_in = opens.err().unwrap_or_default();
                 (Advice::DontRetry, Some(Cause::Quota { opens_in }))
@@ -294,6 +340,12 @@ impl Lane {
             _ => (Advice::DontRetry, None),
         };
         Decision::Reject(Rejection { reason, advice, criticality, cause })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.gate.room.lane_gone();
     }
 }
 
@@ -332,6 +384,22 @@ impl Counts {
         by_reason(reason, |i| self.at(cell::DARK + criticality.index(), i))
     }
 
+    /// Requests that were done, however they ended.
+    pub fn completed(&self) -> u64 {
+        self.at(cell::SHARED, cell::COMPLETED)
+    }
+
+    /// What they cost.
+    pub fn worked(&self) -> Cost {
+        Cost::from_nanos(self.at(cell::SHARED, cell::WORKED))
+    }
+
+    /// Requests by attempt: first, second, and third or later.
+    pub fn attempts(&self) -> [u64; 3] {
+        let [second, later] = [0, 1].map(|i| self.at(cell::SHARED, cell::RETRIES + i));
+        [difference(self.arrived(), second.wrapping_add(later)), second, later]
+    }
+
     /// Requests admitted and not yet done.
     pub fn inflight(&self) -> u64 {
         difference(self.over_levels(cell::ADMITTED), self.at(cell::SHARED, cell::COMPLETED))
@@ -368,6 +436,46 @@ fn difference(a: u64, b: u64) -> u64 {
     u64::try_from(a.wrapping_sub(b) as i64).unwrap_or(0)
 }
 
+/// What whoever runs the task has seen of it since the last tick.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Seen {
+    /// What the signals say.
+    pub reading: Reading,
+    /// Running or ready to run per CPU at this moment.
+    pub load: Option<f64>,
+    /// What requests used of the CPU.
+    pub used: Option<Cost>,
+}
+
+impl Seen {
+    /// Nothing but what the signals say.
+    pub const fn new(reading: Reading) -> Self {
+        Self { reading, load: None, used: None }
+    }
+
+    /// So many are running or ready to run per CPU at this moment. What is no number is not known.
+    #[must_use]
+    pub fn load(mut self, load: f64) -> Self {
+        self.load = load.is_finite().then_some(load.max(0.0));
+        self
+    }
+
+    /// Requests used so much of the CPU since the last tick, as it was used: where requests are
+    /// long, what they cost is known late.
+    #[must_use]
+    pub const fn used(mut self, used: Cost) -> Self {
+        self.used = Some(used);
+        self
+    }
+}
+
+impl From<Reading> for Seen {
+    fn from(reading: Reading) -> Self {
+        Self::new(reading)
+    }
+}
+
 /// Sets an [`AdmissionGate`] by what happened since the last tick.
 #[derive(Debug)]
 pub struct Controller {
@@ -384,6 +492,7 @@ impl Controller {
         gate: &AdmissionGate,
         now: Timestamp,
     ) -> Self {
+        gate.thresholds.store(pack(&shed), Ordering::Relaxed);
         Self {
             shedder: Shedder::new(shed, now),
             attempts: AttemptHistogram::new(attempts),
@@ -391,18 +500,27 @@ impl Controller {
         }
     }
 
-    /// Looks at the counts and the signals and tells the gate what to do. Call it every few
+    /// Goes on with other parameters. What was learnt is kept, as far as it is still of use.
+    pub fn reconfigure(&mut self, shed: ShedConfig) {
+        self.shedder.reconfigure(shed);
+    }
+
+    /// Looks at the counts and at what was seen, and tells the gate what to do. Call it every few
     /// milliseconds, off the request path.
-    pub fn tick(&mut self, gate: &AdmissionGate, reading: Reading, now: Timestamp) -> Plan {
+    pub fn tick(&mut self, gate: &AdmissionGate, seen: impl Into<Seen>, now: Timestamp) -> Plan {
+        let Seen { reading, load, used } = seen.into();
         let counts = gate.counts();
         let last = core::mem::replace(&mut self.last, counts);
         let since = |line, cell| difference(counts.at(line, cell), last.at(line, cell));
         let cost_since = |line, cell| Cost::from_nanos(since(line, cell));
         let facts = Facts {
             reading,
+            load,
+            used,
             offered: core::array::from_fn(|level| {
                 cost_since(level, cell::ADMITTED_COST) + cost_since(level, cell::SHED_COST)
             }),
+            done: since(cell::SHARED, cell::COMPLETED),
             completed: cost_since(cell::SHARED, cell::COMPLETED_COST),
             worked: cost_since(cell::SHARED, cell::WORKED),
             inflight: counts.inflight_cost(),
@@ -413,7 +531,15 @@ impl Controller {
         let first = arrived.saturating_sub(retries[0].saturating_add(retries[1]));
         self.attempts.record_counts([first, retries[0], retries[1]], now);
         let plan = self.shedder.tick(&facts, now);
-        gate.publish(&plan, self.attempts.advice(now));
+        gate.publish(&plan, self.attempts.advice(now), self.shedder.config(), now);
         plan
     }
+}
+
+/// The thresholds of a configuration in one word.
+fn pack(config: &ShedConfig) -> u64 {
+    Criticality::ALL.into_iter().fold(0, |word, criticality| {
+        let Thousandths(threshold) = config.threshold(criticality).into();
+        word | u64::from(threshold.min(0xffff)) << (16 * criticality.index())
+    })
 }

@@ -15,11 +15,12 @@
 //! In **dark mode** everything is decided and counted, and nothing is refused.
 
 mod gate;
+mod room;
 pub mod shed;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub use gate::{AdmissionGate, Controller, Counts, Lane};
+pub use gate::{AdmissionGate, Controller, Counts, Lane, Seen};
 
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;

@@ -28,7 +28,7 @@ fn reading(value: f64) -> Reading {
 
 fn gate() -> Arc<AdmissionGate> {
     let quota = QuotaConfig { customers_max: 4, ..QuotaConfig::default() };
-    AdmissionGate::new(&ShedConfig::default(), quota)
+    AdmissionGate::new(quota)
 }
 
 /// Drives a [`Shedder`] with constant rates (CPUs offered by level, CPUs done) and utilization.

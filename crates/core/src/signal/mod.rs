@@ -38,9 +38,6 @@ pub enum Role {
     Confirming,
 }
 
-/// The lowest threshold by default: below it a leading signal declares nothing, and there is
-/// nothing to confirm.
-const CONFIRM_FROM: f64 = 0.85;
 
 /// How several signals become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,6 +116,7 @@ impl Reading {
 #[derive(Debug, Clone)]
 pub struct Signals {
     combine: Combine,
+    confirm_from: f64,
     signals: Vec<(Signal, Option<Heard>)>,
 }
 
@@ -135,17 +133,28 @@ impl Signals {
     /// Sources are sampled many times a second; one that is silent for this long is dead.
     pub const STALE_AFTER: Duration = Duration::from_secs(5);
 
-    /// As many as have a number of their own below [`SignalId::COMBINED`].
-    pub const COUNT_MAX: usize = SignalId::COMBINED.0 as usize;
+    /// As many as have a number of their own below [`SignalId::QUEUE`].
+    pub const COUNT_MAX: usize = SignalId::QUEUE.0 as usize;
+
+    /// The lowest threshold by default: below it a leading signal declares nothing, and there is
+    /// nothing to confirm.
+    pub const CONFIRM_FROM: f64 = 0.85;
 
     /// No signals yet.
     pub const fn new(combine: Combine) -> Self {
-        Self { combine, signals: Vec::new() }
+        Self { combine, confirm_from: Self::CONFIRM_FROM, signals: Vec::new() }
+    }
+
+    /// Confirming signals count while a leading one stands at `level` or above. Default
+    /// [`Signals::CONFIRM_FROM`]; whoever sets other thresholds sets this to the lowest of them.
+    pub fn confirm_from(mut self, level: Utilization) -> Self {
+        self.confirm_from = level.get();
+        self
     }
 
     /// Adds a signal; nothing if there are [`Signals::COUNT_MAX`] already.
     pub fn register(&mut self, signal: Signal) -> Option<SignalId> {
-        let id = u8::try_from(self.signals.len()).ok().filter(|&id| id < u8::MAX)?;
+        let id = u8::try_from(self.signals.len()).ok().filter(|&id| id < SignalId::QUEUE.0)?;
         self.signals.push((signal, None));
         Some(SignalId(id))
     }
@@ -189,7 +198,7 @@ impl Signals {
         };
         let leading = fresh(Role::Leading).map(|(_, _, heard)| heard.level).fold(0.0, f64::max);
         let voices = fresh(Role::Leading)
-            .chain(fresh(Role::Confirming).filter(move |_| leading >= CONFIRM_FROM));
+            .chain(fresh(Role::Confirming).filter(move |_| leading >= self.confirm_from));
         match self.combine {
             Combine::Highest => voices
                 .fold(None, |best: Option<(usize, Heard)>, (i, _, heard)| match best {

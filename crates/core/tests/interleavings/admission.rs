@@ -27,7 +27,7 @@ impl Rng for Unlucky {
 fn gate() -> Arc<AdmissionGate> {
     let mut quota = QuotaConfig::default();
     quota.customers_max = 1;
-    AdmissionGate::new(&ShedConfig::default(), quota)
+    AdmissionGate::new(quota)
 }
 
 fn controller(gate: &AdmissionGate) -> Controller {

@@ -184,7 +184,7 @@ impl Protection {
         let now = Timestamp::ZERO;
         let mut quota = QuotaConfig::default();
         quota.customers_max = customers.max(1);
-        let gate = AdmissionGate::new(&admission.shed, quota);
+        let gate = AdmissionGate::new(quota);
         let mut signals = Signals::new(Combine::Highest);
         let load_signal = signals
             .register(Signal::new("executor_load", admission.load_target)?)

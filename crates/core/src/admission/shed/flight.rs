@@ -1,0 +1,146 @@
+//! What is in flight, and what should be.
+//!
+//! By Little's law a task that is kept busy without anything waiting has `C B` in flight: its
+//! capacity times what a request takes by itself. What is beyond that waits. It may wait for
+//!
+//! ```text
+//! D = s (q/n + r) + f B
+//! ```
+//!
+//! with `s` the CPU time of a request, `n` the CPUs, `q` and `r` the requests that may wait at a
+//! task and at each CPU, and `f` the slack; so the **queue** is `(L - C B)/(C D)`, 1 where as much
+//! waits as should. What is in flight answers to admission at once, while other signals may answer
+//! late: a request that waits for others before it needs the CPU shows in a load average only then.
+//!
+//! `B` is taken from moments in which no work waits for a CPU: `sum of L / sum of what got done`.
+//!
+//! Other signals have no such law. How much in flight goes with a unit of utilization `u` is learnt
+//! from how they move together, over several times what a request takes:
+//!
+//! ```text
+//! k = cov(L, u) / var(u)      L* = mean(L) + k (set point - mean(u))
+//! ```
+
+use super::{Facts, ShedConfig};
+use crate::average::{Average, Rate};
+use crate::units::Timestamp;
+use core::time::Duration;
+
+/// How what is in flight goes with utilization is learnt over this many times what a request takes,
+/// as it takes that long to see what a change has done…
+const SLOW: f64 = 5.0;
+/// …and over this long at least, and at most.
+const SLOW_RANGE: (f64, f64) = (1.0, 60.0);
+/// What a request takes by itself is an average over this long of moments without a queue.
+const BASE_TAU: Duration = Duration::from_secs(2);
+/// A load average tells a queue and a fan-out apart over this long.
+const SMOOTH_TAU: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone)]
+pub(super) struct Flight {
+    queue_per_task: f64,
+    queue_per_cpu: f64,
+    slack: f64,
+    /// Runs only while nothing waits; starts at zero.
+    free_clock: Timestamp,
+    /// `L` over time and what got done, while nothing waited.
+    free: [Rate; 2],
+    smoothed: Average,
+    /// Means of `L`, `u`, `L u` and `u u`.
+    inflight: Average,
+    utilization: Average,
+    product: Average,
+    square: Average,
+}
+
+/// What is in flight, in estimated cost, where the capacity is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Queue {
+    /// What is in flight while the task is busy and nothing waits.
+    pub(super) busy: f64,
+    /// What may wait.
+    pub(super) unit: f64,
+    /// What waits, as a multiple of what may.
+    pub(super) instant: f64,
+    /// The same, smoothed.
+    pub(super) smoothed: f64,
+}
+
+impl Flight {
+    pub(super) fn new(config: &ShedConfig, now: Timestamp) -> Self {
+        let tau = Duration::from_secs_f64(SLOW_RANGE.0);
+        Self {
+            queue_per_task: config.queue_per_task,
+            queue_per_cpu: config.queue_per_cpu,
+            slack: config.slack.get(),
+            free_clock: Timestamp::ZERO,
+            free: core::array::from_fn(|_| Rate::new(BASE_TAU, Timestamp::ZERO)),
+            smoothed: Average::starting_at(SMOOTH_TAU, 0.0, now),
+            inflight: Average::new(tau),
+            utilization: Average::new(tau),
+            product: Average::new(tau),
+            square: Average::new(tau),
+        }
+    }
+
+    pub(super) fn observe(&mut self, facts: &Facts, free: bool, elapsed: Duration, now: Timestamp) {
+        let (inflight, u) = (facts.inflight.as_nanos() as f64, facts.reading.instant.get());
+        if free {
+            self.free_clock += elapsed;
+            let [time, done] = &mut self.free;
+            time.add_since_last(inflight * elapsed.as_secs_f64(), self.free_clock);
+            done.add_since_last(facts.completed.as_nanos() as f64, self.free_clock);
+        }
+        let slow = (SLOW * self.base().unwrap_or(0.0)).clamp(SLOW_RANGE.0, SLOW_RANGE.1);
+        let slow = Duration::from_secs_f64(slow);
+        for (average, value) in [
+            (&mut self.inflight, inflight),
+            (&mut self.utilization, u),
+            (&mut self.product, inflight * u),
+            (&mut self.square, u * u),
+        ] {
+            average.set_tau(slow);
+            average.record(value, now);
+        }
+    }
+
+    /// Seconds that a request takes where nothing waits, if that was ever seen.
+    pub(super) fn base(&mut self) -> Option<f64> {
+        let [time, done] = &mut self.free;
+        let base = time.per_second(self.free_clock) / done.per_second(self.free_clock);
+        base.is_finite().then_some(base)
+    }
+
+    /// What waits, of requests of `request` seconds at `capacity`, on `cpus`.
+    pub(super) fn queue(
+        &mut self,
+        facts: &Facts,
+        capacity: f64,
+        request: f64,
+        cpus: f64,
+        now: Timestamp,
+    ) -> Queue {
+        let base = self.base().unwrap_or(0.0).max(request);
+        let wait = request * (self.queue_per_cpu + self.queue_per_task / cpus) + self.slack * base;
+        let (busy, unit) = (capacity * base, capacity * wait);
+        let instant = (facts.inflight.as_nanos() as f64 - busy) / unit;
+        let instant = if instant.is_finite() { instant.max(0.0) } else { 0.0 };
+        self.smoothed.record(instant, now);
+        Queue { busy, unit, instant, smoothed: self.smoothed.get().unwrap_or(0.0) }
+    }
+
+    /// What should be in flight for the signals to stand at `set_point`.
+    pub(super) fn by_signals(&self, set_point: f64) -> Option<f64> {
+        let mean = |average: &Average| average.get().unwrap_or(0.0);
+        let (inflight, u) = (mean(&self.inflight), mean(&self.utilization));
+        if u <= 0.0 {
+            return None;
+        }
+        let variance = mean(&self.square) - u * u;
+        let slope = (mean(&self.product) - inflight * u) / variance;
+        // All of it at the most; and all of it where utilization never moved.
+        let all = inflight / u;
+        let slope = if slope.is_finite() { slope.clamp(0.0, all) } else { all };
+        Some((inflight + slope * (set_point - u)).max(0.0))
+    }
+}
