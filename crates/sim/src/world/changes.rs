@@ -37,6 +37,7 @@ impl World {
             Change::Down { service, tasks, down } => {
                 self.each(service, tasks, |world, number| world.set_down(number, down));
             }
+            _ => {}
         }
     }
 

@@ -20,8 +20,7 @@ fn service(tasks: usize, admission: bool) -> ServiceSpec {
             load_tau: Duration::from_millis(100),
             shed: tidegate_core::admission::shed::ShedConfig::default(),
         }),
-        degraded: None,
-        calls: Vec::new(),
+        ..ServiceSpec::default()
     }
 }
 
@@ -44,9 +43,9 @@ fn world(services: Vec<ServiceSpec>, load: f64, stack: StackSpec, secs: u64) -> 
             customers: vec![1.0],
             deadline: Duration::from_secs(1),
             stack,
+            ..ClientSpec::default()
         }],
-        customers: Vec::new(),
-        changes: Vec::new(),
+        ..WorldSpec::default()
     }
 }
 
@@ -133,7 +132,7 @@ fn a_throttle_sends_twice_what_is_accepted() {
 fn calls_go_down_the_stack_and_failures_come_back_up() {
     let mut front = service(2, false);
     front.work = WorkSpec::Constant(Duration::from_millis(1));
-    front.calls = vec![CallSpec { service: 1, stack: StackSpec::default() }];
+    front.calls = vec![CallSpec { service: 1, ..CallSpec::default() }];
     let back = service(2, false);
     let mut spec = world(vec![front, back], 0.3, StackSpec::default(), 20);
     let fail = Change::FailFast { service: 1, tasks: 0..2, fails: true };
