@@ -37,6 +37,9 @@ impl World {
             Change::Down { service, tasks, down } => {
                 self.each(service, tasks, |world, number| world.set_down(number, down));
             }
+            Change::QuotaServer { lost } => self.quota_lost(lost),
+            Change::QuotaElection => self.quota_election(),
+            Change::Limits { customer, limits } => self.quota_limits(customer, limits),
             _ => {}
         }
     }

@@ -87,6 +87,19 @@ pub struct ServiceBin {
     pub wasted: u32,
 }
 
+/// One second of a customer, all services together, in CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct QuotaSecond {
+    /// What it may use.
+    pub limit: f32,
+    /// What tasks enforce together, at most.
+    pub enforced: f32,
+    /// What it used, as the quota server knows it.
+    pub used: f32,
+    /// What it asked for, as the quota server knows it.
+    pub demand: f32,
+}
+
 /// Everything that was written down.
 #[derive(Debug)]
 pub struct Record {
@@ -98,6 +111,8 @@ pub struct Record {
     pub services: Vec<Vec<ServiceBin>>,
     /// Busy core-seconds of each task of each service, by second.
     pub busy: Vec<Vec<Vec<f32>>>,
+    /// By customer, then by second; empty without a quota server.
+    pub quota: Vec<Vec<QuotaSecond>>,
     /// Events that the world went through.
     pub events: u64,
     /// Requests that it saw.
@@ -121,6 +136,7 @@ impl Record {
             latencies: vec![vec![Latencies::default(); seconds]; clients],
             services: vec![vec![ServiceBin::default(); bins]; services.len()],
             busy: services.iter().map(|&tasks| vec![Vec::new(); tasks]).collect(),
+            quota: Vec::new(),
             events: 0,
             requests: 0,
             inflight_max: 0,

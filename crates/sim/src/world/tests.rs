@@ -1,3 +1,5 @@
+mod quota;
+
 use super::cpu::Sharing;
 use super::record::Record;
 use super::spec::*;
