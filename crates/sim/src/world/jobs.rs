@@ -105,7 +105,11 @@ impl World {
     /// the answer.
     pub(super) fn proceed(&mut self, key: Key) {
         let Some(job) = self.jobs.get_mut(key) else { return };
-        let service = self.backends[job.backend as usize].service;
+        let backend = &self.backends[job.backend as usize];
+        if backend.down {
+            return self.done(key, Reply::Gone);
+        }
+        let service = backend.service;
         if usize::from(job.next) < self.spec.services[service].calls.len() {
             let stack = self.own_stacks[job.backend as usize] + u32::from(job.next);
             job.next += 1;
@@ -154,7 +158,11 @@ impl World {
     /// own caller not to retry, as it has itself seen to all the retrying there was to do.
     pub(super) fn without(&mut self, key: Key, reply: Reply) {
         let Some(job) = self.jobs.get_mut(key) else { return };
-        let service = self.backends[job.backend as usize].service;
+        let backend = &self.backends[job.backend as usize];
+        if backend.down {
+            return self.done(key, Reply::Gone);
+        }
+        let service = backend.service;
         if self.spec.services[service].degraded.is_some() {
             job.degraded = true;
             return self.proceed(key);

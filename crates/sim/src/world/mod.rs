@@ -124,9 +124,13 @@ enum Event {
     },
     /// The quota server divides.
     QuotaRound,
-    /// Something changes.
+    /// Something changes, or takes its next step.
     Change {
         index: u32,
+    },
+    Step {
+        index: u32,
+        step: u32,
     },
     /// Busy time is written down.
     Second,
@@ -150,6 +154,14 @@ struct Group {
     version: u32,
 }
 
+/// Shares of its speed that a task has.
+#[derive(Debug, Clone, Copy)]
+struct Factors {
+    machine: f64,
+    warmth: f64,
+    place: f64,
+}
+
 /// A world that runs.
 #[derive(Debug)]
 pub struct World {
@@ -166,6 +178,8 @@ pub struct World {
     own_stacks: Vec<u32>,
     groups: Vec<Group>,
     quota: Option<Box<QuotaServer>>,
+    /// What slows each backend down: antagonists, a cold start, its datacenter.
+    factors: Vec<Factors>,
     /// By backend.
     request_limits: Vec<Option<RequestLimits>>,
     cost_factor: Vec<f64>,
@@ -194,6 +208,7 @@ impl World {
             own_stacks: Vec::new(),
             groups: Vec::new(),
             quota: None,
+            factors: Vec::new(),
             request_limits: Vec::new(),
             cost_factor: vec![1.0; spec.services.len()],
             record: Record::new(spec.clients.len(), &tasks, spec.lasts, customers),
@@ -230,6 +245,7 @@ impl World {
                 let offset = Duration::from_nanos(self.machines.below(TICK.as_nanos() as u64));
                 let number = self.backends.len() as u32;
                 self.queue.push(Timestamp::ZERO + offset, Event::Tick { backend: number });
+                self.factors.push(Factors { machine: 1.0, warmth: 1.0, place: 1.0 });
                 self.request_limits.push(RequestLimits::new(&self.spec, service));
                 self.backends.push(backend);
             }
@@ -304,6 +320,7 @@ impl World {
             Event::Letter { letter } => self.letter(letter),
             Event::QuotaRound => self.quota_round(),
             Event::Change { index } => self.change(index as usize),
+            Event::Step { index, step } => self.step(index, step),
             Event::Second => self.second(),
         }
     }

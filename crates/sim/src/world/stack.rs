@@ -36,6 +36,15 @@ pub(crate) enum Fate {
     NoAnswer,
 }
 
+/// How a task stands, as its clients hear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stand {
+    LameDuck,
+    Gone,
+    /// Just started.
+    Back,
+}
+
 impl Stack {
     /// For client number `client` of a service whose tasks have the numbers from `first` on.
     pub(crate) fn new(
@@ -76,6 +85,17 @@ impl Stack {
                 _ => None,
             },
         })
+    }
+
+    /// A task of the world stands otherwise than before.
+    pub(crate) fn stand(&mut self, number: u32, stand: Stand, now: Timestamp) {
+        let Some(member) = self.members.iter().position(|&m| m == number) else { return };
+        let member = BackendId(member as u32);
+        match stand {
+            Stand::LameDuck => self.policy.lame_duck(member, now),
+            Stand::Gone => self.policy.remove(member, now),
+            Stand::Back => self.policy.add(member, Join::Cold, now),
+        };
     }
 
     /// A request (not a retry) wants to be sent.

@@ -1,4 +1,5 @@
 mod quota;
+mod restart;
 
 use super::cpu::Sharing;
 use super::record::Record;
@@ -49,6 +50,15 @@ fn world(services: Vec<ServiceSpec>, load: f64, stack: StackSpec, secs: u64) -> 
         }],
         ..WorldSpec::default()
     }
+}
+
+fn policies() -> [(&'static str, BalanceSpec); 4] {
+    [
+        ("round robin", BalanceSpec::RoundRobin),
+        ("least loaded", BalanceSpec::LeastLoaded(LeastLoadedConfig::default())),
+        ("weighted", BalanceSpec::Weighted(WeightedConfig::default())),
+        ("prequal", BalanceSpec::Prequal(PrequalConfig::default())),
+    ]
 }
 
 fn run(spec: WorldSpec) -> Record {
@@ -152,13 +162,7 @@ fn calls_go_down_the_stack_and_failures_come_back_up() {
 
 #[test]
 fn every_policy_serves_a_calm_world() {
-    for balance in [
-        BalanceSpec::RoundRobin,
-        BalanceSpec::LeastLoaded(LeastLoadedConfig::default()),
-        BalanceSpec::Weighted(WeightedConfig::default()),
-        BalanceSpec::Prequal(PrequalConfig::default()),
-    ] {
-        let name = format!("{balance:?}");
+    for (name, balance) in policies() {
         let stack = StackSpec { balance, ..StackSpec::default() };
         let mut spec = world(vec![service(10, true)], 0.5, stack, 30);
         // One machine is half as fast: no policy may lose requests over it at this load.

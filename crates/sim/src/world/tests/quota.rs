@@ -58,11 +58,19 @@ fn without_the_server_limits_hold_and_then_fade_to_the_safe_share() {
     ];
     let record = run(spec);
     // Silence counts from the last report that was answered, sent after 14 s: two seconds on.
-    let (before, held) = (served(&record, 10, 15), served(&record, 15, 16));
-    assert!(before > 1.85 && held > 1.85, "{before} {held}");
+    let enforced = |second: usize| record.quota[1][second].enforced;
+    assert!(
+        enforced(14) > 1.8 && enforced(14) == enforced(15),
+        "{} {}",
+        enforced(14),
+        enforced(15)
+    );
+    let held = served(&record, 15, 16);
+    assert!(held > 0.9 * f64::from(enforced(15)), "{held}");
     // The lease ends at 24 s at the latest; half is safe.
+    assert!((enforced(25) / enforced(15) - 0.5).abs() < 1e-3, "{}", enforced(25));
     let safe = served(&record, 25, 30);
-    assert!((0.9..1.05).contains(&safe), "{safe}");
+    assert!((safe / f64::from(enforced(25)) - 1.0).abs() < 0.03, "{safe}");
     let after = served(&record, 33, 40);
     assert!((1.8..=2.02).contains(&after), "{after}");
 }
