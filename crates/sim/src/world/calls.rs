@@ -35,6 +35,18 @@ impl World {
         self.attempt(call);
     }
 
+    /// A call is sent again, perhaps to another datacenter.
+    pub(super) fn again(&mut self, key: Key) {
+        if let Some(&mut Call { parent: Parent::Group(group), stack, .. }) = self.calls.get_mut(key)
+        {
+            let stack = self.place_again(group, stack);
+            if let Some(call) = self.calls.get_mut(key) {
+                call.stack = stack;
+            }
+        }
+        self.attempt(key);
+    }
+
     /// A call is sent, for the first time or again.
     pub(super) fn attempt(&mut self, key: Key) {
         let Some(call) = self.calls.get_mut(key) else { return };
@@ -112,7 +124,7 @@ impl World {
             Some(after) if !after.is_zero() => {
                 self.queue.push(self.now + after, Event::Again { call: key });
             }
-            Some(_) => self.attempt(key),
+            Some(_) => self.again(key),
             None => {
                 let reply = match fate {
                     Fate::Refused(_) => Reply::DontRetry,

@@ -49,6 +49,10 @@ impl World {
             Change::QuotaServer { lost } => self.quota_lost(lost),
             Change::QuotaElection => self.quota_election(),
             Change::Limits { customer, limits } => self.quota_limits(customer, limits),
+            Change::Datacenter { datacenter, lost } => self.set_datacenter(datacenter, lost),
+            Change::DatacenterSpeed { datacenter, factor } => {
+                self.set_datacenter_speed(datacenter, factor);
+            }
             _ => {}
         }
     }

@@ -125,6 +125,10 @@ impl World {
         let Some(job) = self.jobs.remove(key) else { return };
         let backend = &mut self.backends[job.backend as usize];
         backend.complete(job.permit, job.customer, job.work, self.now);
+        if let Some(planner) = &mut self.planners[backend.service] {
+            planner.work += job.work;
+            planner.jobs += 1;
+        }
         let waited = self.calls.get_mut(job.call).is_some_and(|call| call.attempt == job.attempt);
         if !waited || self.now > job.deadline {
             self.record.service(backend.service, self.now).wasted += 1;

@@ -10,6 +10,7 @@ pub(crate) mod backend;
 mod calls;
 mod changes;
 pub mod cpu;
+mod datacenters;
 mod jobs;
 mod quota;
 pub mod record;
@@ -23,6 +24,7 @@ use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
 use backend::{Backend, TICK};
 use core::time::Duration;
+use datacenters::{Planner, Spread};
 use quota::{QuotaServer, RequestLimits};
 use record::Record;
 use spec::{WorldError, WorldSpec};
@@ -124,6 +126,10 @@ enum Event {
     },
     /// The quota server divides.
     QuotaRound,
+    /// A service's traffic is divided among datacenters.
+    Plan {
+        service: u32,
+    },
     /// Something changes, or takes its next step.
     Change {
         index: u32,
@@ -152,6 +158,7 @@ struct Group {
     first_stack: u32,
     rate: f64,
     version: u32,
+    spread: Option<Spread>,
 }
 
 /// Shares of its speed that a task has.
@@ -178,6 +185,8 @@ pub struct World {
     own_stacks: Vec<u32>,
     groups: Vec<Group>,
     quota: Option<Box<QuotaServer>>,
+    /// By service.
+    planners: Vec<Option<Planner>>,
     /// What slows each backend down: antagonists, a cold start, its datacenter.
     factors: Vec<Factors>,
     /// By backend.
@@ -208,6 +217,7 @@ impl World {
             own_stacks: Vec::new(),
             groups: Vec::new(),
             quota: None,
+            planners: Vec::new(),
             factors: Vec::new(),
             request_limits: Vec::new(),
             cost_factor: vec![1.0; spec.services.len()],
@@ -222,6 +232,7 @@ impl World {
         world.make_backends(customers)?;
         world.make_quota_server()?;
         world.make_stacks()?;
+        world.make_planners();
         for (index, (at, _)) in world.spec.changes.iter().enumerate() {
             world.queue.push(*at, Event::Change { index: index as u32 });
         }
@@ -256,13 +267,17 @@ impl World {
     fn make_stacks(&mut self) -> Result<(), WorldError> {
         for (group, client) in self.spec.clients.iter().enumerate() {
             let first_stack = self.stacks.len() as u32;
-            let tasks = self.spec.services[client.service].tasks.len() as u32;
+            let places = self.places(client.service);
             for task in 0..client.tasks {
-                let place = client.datacenter;
-                let first = self.firsts[client.service];
-                self.stacks.push(Stack::new(&client.stack, place, task.into(), first, tasks)?);
+                for place in
+                    places.iter().flatten().map(Some).chain(places.is_none().then_some(None))
+                {
+                    let members = self.members(client.service, place.copied());
+                    let from = client.datacenter;
+                    self.stacks.push(Stack::new(&client.stack, from, task.into(), members)?);
+                }
             }
-            self.groups.push(Group { first_stack, rate: 0.0, version: 0 });
+            self.groups.push(Group { first_stack, rate: 0.0, version: 0, spread: None });
             let first = dice::exponential(1.0 / client.rate, &mut self.arrivals);
             self.groups[group].rate = client.rate;
             if client.rate > 0.0 {
@@ -275,13 +290,21 @@ impl World {
             self.own_stacks.push(self.stacks.len() as u32);
             for call in &self.spec.services[backend.service].calls {
                 let place = backend.spec.datacenter;
-                let tasks = self.spec.services[call.service].tasks.len() as u32;
-                let first = self.firsts[call.service];
+                let members = self.members(call.service, None);
                 let client = backend.index as u64;
-                self.stacks.push(Stack::new(&call.stack, place, client, first, tasks)?);
+                self.stacks.push(Stack::new(&call.stack, place, client, members)?);
             }
         }
         Ok(())
+    }
+
+    /// The numbers of a service's tasks, all or those in one datacenter.
+    fn members(&self, service: usize, place: Option<usize>) -> Vec<u32> {
+        let tasks = self.spec.services[service].tasks.iter().enumerate();
+        tasks
+            .filter(|(_, task)| place.is_none_or(|place| task.datacenter == place))
+            .map(|(index, _)| self.firsts[service] + index as u32)
+            .collect()
     }
 
     /// Runs to the end and gives what was written down.
@@ -305,7 +328,7 @@ impl World {
             Event::Cpu { backend } => self.cpu(backend),
             Event::Reply { call, attempt, reply } => self.reply(call, attempt, reply),
             Event::Timeout { call, attempt } => self.fate(call, attempt, Fate::NoAnswer, false),
-            Event::Again { call } => self.attempt(call),
+            Event::Again { call } => self.again(call),
             Event::Tick { backend } => {
                 self.backends[backend as usize].tick(self.now);
                 self.queue.push(self.now + TICK, Event::Tick { backend });
@@ -319,6 +342,7 @@ impl World {
             Event::Report { backend } => self.report(backend),
             Event::Letter { letter } => self.letter(letter),
             Event::QuotaRound => self.quota_round(),
+            Event::Plan { service } => self.plan(service),
             Event::Change { index } => self.change(index as usize),
             Event::Step { index, step } => self.step(index, step),
             Event::Second => self.second(),
@@ -337,7 +361,6 @@ impl World {
         let task = self.arrivals.below(client.tasks.into()) as u32;
         let criticality = Criticality::ALL[choose(&client.mix, &mut self.arrivals)];
         let customer = choose(&client.customers, &mut self.arrivals);
-        let stack = state.first_stack + task;
         let deadline = self.now + client.deadline;
         self.record.requests += 1;
         let bin = self.record.client(group as usize, self.now);
@@ -346,6 +369,10 @@ impl World {
             counts[0] += 1;
         }
         let customer = CustomerId(customer as u32);
+        let Some(stack) = self.place(group, task, true) else {
+            self.record.client(group as usize, self.now).unplaced += 1;
+            return;
+        };
         self.call(Parent::Group(group), stack, criticality, customer, deadline);
     }
 

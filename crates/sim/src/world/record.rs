@@ -66,6 +66,8 @@ pub struct ClientBin {
     pub attempts: u32,
     /// Requests that the client itself held back.
     pub throttled: u32,
+    /// Requests that no datacenter had room for.
+    pub unplaced: u32,
     /// Answers and requests by customer: `[offered, served]`, for the first customers.
     pub customers: Vec<[u32; 2]>,
 }
@@ -111,6 +113,9 @@ pub struct Record {
     pub services: Vec<Vec<ServiceBin>>,
     /// Busy core-seconds of each task of each service, by second.
     pub busy: Vec<Vec<Vec<f32>>>,
+    /// Requests that went to each datacenter, by group, datacenter and second; empty for groups
+    /// whose service has no spillover.
+    pub sent_to: Vec<Vec<Vec<u32>>>,
     /// By customer, then by second; empty without a quota server.
     pub quota: Vec<Vec<QuotaSecond>>,
     /// Events that the world went through.
@@ -136,6 +141,7 @@ impl Record {
             latencies: vec![vec![Latencies::default(); seconds]; clients],
             services: vec![vec![ServiceBin::default(); bins]; services.len()],
             busy: services.iter().map(|&tasks| vec![Vec::new(); tasks]).collect(),
+            sent_to: vec![Vec::new(); clients],
             quota: Vec::new(),
             events: 0,
             requests: 0,

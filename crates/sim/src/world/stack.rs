@@ -46,17 +46,19 @@ pub(crate) enum Stand {
 }
 
 impl Stack {
-    /// For client number `client` of a service whose tasks have the numbers from `first` on.
+    /// For client number `client`, with the numbers of the tasks that it may choose from.
     pub(crate) fn new(
         spec: &StackSpec,
         datacenter: usize,
         client: u64,
-        first: u32,
-        tasks: u32,
+        tasks: Vec<u32>,
     ) -> Result<Self, InvalidNumber> {
-        let mut members: Vec<u32> = match spec.subset {
-            Some((policy, size)) => subset(policy, client, tasks, size),
-            None => (0..tasks).collect(),
+        let mut members = match spec.subset {
+            Some((policy, size)) => {
+                let chosen = subset(policy, client, tasks.len() as u32, size);
+                chosen.into_iter().map(|index| tasks[index as usize]).collect()
+            }
+            None => tasks,
         };
         shuffle(&mut members, &mut SeededRng::new(client));
         let count = members.len().max(1);
@@ -77,7 +79,7 @@ impl Stack {
             datacenter,
             attempt_timeout: spec.attempt_timeout,
             policy,
-            members: members.into_iter().map(|member| first + member).collect(),
+            members,
             throttle: spec.throttle.map(Throttle::new),
             retries: spec.retries,
             budget: match spec.retries {

@@ -1,3 +1,4 @@
+mod datacenters;
 mod quota;
 mod restart;
 
