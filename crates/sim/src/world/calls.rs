@@ -68,7 +68,7 @@ impl World {
         if let Parent::Group(group) = call.parent {
             self.record.client(group as usize, self.now).attempts += 1;
         }
-        let deadline = call.deadline;
+        let (deadline, way) = (call.deadline, call.stack);
         for (member, target) in stack.probes(&mut self.decisions) {
             let at = self.now
                 + latency(&self.spec, &mut self.network, datacenter, {
@@ -83,7 +83,12 @@ impl World {
             self.queue.push(timeout.unwrap_or(deadline), Event::Timeout { call: key, attempt });
             return;
         }
-        self.queue.push(self.now + travel, Event::Reach { call: key, attempt });
+        let reach = if self.is_unconnected(way, member) {
+            Event::Connect { call: key, attempt }
+        } else {
+            Event::Reach { call: key, attempt }
+        };
+        self.queue.push(self.now + travel, reach);
         if let Some(at) = timeout {
             self.queue.push(at, Event::Timeout { call: key, attempt });
         }

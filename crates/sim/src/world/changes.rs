@@ -156,6 +156,7 @@ impl World {
             for bits in lost {
                 self.done(Key::from_bits(bits), Reply::Gone);
             }
+            self.close_all(number);
         }
     }
 }

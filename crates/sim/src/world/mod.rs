@@ -9,6 +9,7 @@
 pub(crate) mod backend;
 mod calls;
 mod changes;
+mod connections;
 pub mod cpu;
 mod datacenters;
 mod jobs;
@@ -23,6 +24,7 @@ use crate::dice;
 use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
 use backend::{Backend, TICK};
+use connections::Connections;
 use core::time::Duration;
 use datacenters::{Planner, Spread};
 use quota::{QuotaServer, RequestLimits};
@@ -126,6 +128,26 @@ enum Event {
     },
     /// The quota server divides.
     QuotaRound,
+    /// A request for a connection reaches a backend, the request itself behind it.
+    Connect {
+        call: Key,
+        attempt: u8,
+    },
+    /// A client connects without a request.
+    Open {
+        stack: u32,
+        member: u32,
+    },
+    /// A client looks whether a connection is idle.
+    Idle {
+        stack: u32,
+        member: u32,
+    },
+    /// A question for health reaches a backend.
+    Health {
+        stack: u32,
+        member: u32,
+    },
     /// A service's traffic is divided among datacenters.
     Plan {
         service: u32,
@@ -186,6 +208,7 @@ pub struct World {
     groups: Vec<Group>,
     quota: Option<Box<QuotaServer>>,
     /// By service.
+    connections: Vec<Option<Box<Connections>>>,
     planners: Vec<Option<Planner>>,
     /// What slows each backend down: antagonists, a cold start, its datacenter.
     factors: Vec<Factors>,
@@ -217,6 +240,7 @@ impl World {
             own_stacks: Vec::new(),
             groups: Vec::new(),
             quota: None,
+            connections: Vec::new(),
             planners: Vec::new(),
             factors: Vec::new(),
             request_limits: Vec::new(),
@@ -233,6 +257,7 @@ impl World {
         world.make_quota_server()?;
         world.make_stacks()?;
         world.make_planners();
+        world.make_connections()?;
         for (index, (at, _)) in world.spec.changes.iter().enumerate() {
             world.queue.push(*at, Event::Change { index: index as u32 });
         }
@@ -273,8 +298,8 @@ impl World {
                     places.iter().flatten().map(Some).chain(places.is_none().then_some(None))
                 {
                     let members = self.members(client.service, place.copied());
-                    let from = client.datacenter;
-                    self.stacks.push(Stack::new(&client.stack, from, task.into(), members)?);
+                    let (from, to) = (client.datacenter, client.service);
+                    self.stacks.push(Stack::new(&client.stack, from, to, task.into(), members)?);
                 }
             }
             self.groups.push(Group { first_stack, rate: 0.0, version: 0, spread: None });
@@ -292,7 +317,7 @@ impl World {
                 let place = backend.spec.datacenter;
                 let members = self.members(call.service, None);
                 let client = backend.index as u64;
-                self.stacks.push(Stack::new(&call.stack, place, client, members)?);
+                self.stacks.push(Stack::new(&call.stack, place, call.service, client, members)?);
             }
         }
         Ok(())
@@ -342,6 +367,10 @@ impl World {
             Event::Report { backend } => self.report(backend),
             Event::Letter { letter } => self.letter(letter),
             Event::QuotaRound => self.quota_round(),
+            Event::Connect { call, attempt } => self.connect(call, attempt),
+            Event::Open { stack, member } => self.open_early(stack, member),
+            Event::Idle { stack, member } => self.idle(stack, member),
+            Event::Health { stack, member } => self.health(stack, member),
             Event::Plan { service } => self.plan(service),
             Event::Change { index } => self.change(index as usize),
             Event::Step { index, step } => self.step(index, step),
@@ -384,6 +413,7 @@ impl World {
             backend.busy_written = busy;
         }
         self.quota_second();
+        self.connection_second();
         self.queue.push(self.now + Duration::from_secs(1), Event::Second);
     }
 }

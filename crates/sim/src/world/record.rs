@@ -102,6 +102,23 @@ pub struct QuotaSecond {
     pub demand: f32,
 }
 
+/// One second of a service's connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ConnectionSecond {
+    /// How many are open at its end.
+    pub open: u32,
+    /// New ones.
+    pub connects: u32,
+    /// New ones that were refused.
+    pub refused: u32,
+    /// Questions for health that were answered.
+    pub health_checks: u32,
+    /// Questions for health that were not.
+    pub health_dropped: u32,
+    /// CPU time that all this took, in seconds on the reference machine.
+    pub cpu: f32,
+}
+
 /// Everything that was written down.
 #[derive(Debug)]
 pub struct Record {
@@ -113,6 +130,8 @@ pub struct Record {
     pub services: Vec<Vec<ServiceBin>>,
     /// Busy core-seconds of each task of each service, by second.
     pub busy: Vec<Vec<Vec<f32>>>,
+    /// By service, then by second; empty for services whose connections cost nothing.
+    pub connections: Vec<Vec<ConnectionSecond>>,
     /// Requests that went to each datacenter, by group, datacenter and second; empty for groups
     /// whose service has no spillover.
     pub sent_to: Vec<Vec<Vec<u32>>>,
@@ -141,6 +160,7 @@ impl Record {
             latencies: vec![vec![Latencies::default(); seconds]; clients],
             services: vec![vec![ServiceBin::default(); bins]; services.len()],
             busy: services.iter().map(|&tasks| vec![Vec::new(); tasks]).collect(),
+            connections: vec![Vec::new(); services.len()],
             sent_to: vec![Vec::new(); clients],
             quota: Vec::new(),
             events: 0,

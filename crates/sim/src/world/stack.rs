@@ -1,5 +1,6 @@
 //! What a client does before a request leaves it and after it comes back.
 
+use super::connections::Link;
 use super::spec::{BalanceSpec, RetrySpec, StackSpec};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -18,10 +19,14 @@ use tidegate_core::{Criticality, Timestamp};
 #[derive(Debug)]
 pub(crate) struct Stack {
     pub(crate) datacenter: usize,
+    /// Whom it asks.
+    pub(crate) service: usize,
     pub(crate) attempt_timeout: Option<Duration>,
     policy: Policy,
     /// The world's number of each member of the subset.
-    members: Vec<u32>,
+    pub(crate) members: Vec<u32>,
+    /// The way to each of them; none where connections cost nothing.
+    pub(crate) links: Vec<Link>,
     throttle: Option<Throttle>,
     retries: RetrySpec,
     budget: Option<RetryBudget>,
@@ -50,6 +55,7 @@ impl Stack {
     pub(crate) fn new(
         spec: &StackSpec,
         datacenter: usize,
+        service: usize,
         client: u64,
         tasks: Vec<u32>,
     ) -> Result<Self, InvalidNumber> {
@@ -77,9 +83,11 @@ impl Stack {
         }
         Ok(Self {
             datacenter,
+            service,
             attempt_timeout: spec.attempt_timeout,
             policy,
             members,
+            links: Vec::new(),
             throttle: spec.throttle.map(Throttle::new),
             retries: spec.retries,
             budget: match spec.retries {
@@ -124,6 +132,9 @@ impl Stack {
         }
         let member = self.policy.pick(now, rng)?.backend;
         self.policy.on_start(member, now);
+        if let Some(link) = self.links.get_mut(member.0 as usize) {
+            link.on_start(now);
+        }
         Some((member, self.members[member.0 as usize]))
     }
 
@@ -162,6 +173,9 @@ impl Stack {
             throttle.on_response(criticality, throttled, now);
         }
         self.policy.on_complete(member, balanced, now);
+        if let Some(link) = self.links.get_mut(member.0 as usize) {
+            link.on_end(now);
+        }
         if let Some(report) = report {
             self.policy.on_report(member, report, now);
         }

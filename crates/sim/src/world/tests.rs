@@ -1,3 +1,4 @@
+mod connections;
 mod datacenters;
 mod quota;
 mod restart;
