@@ -1,5 +1,8 @@
+mod asking;
+mod batch;
 mod connections;
 mod datacenters;
+mod doorman;
 mod quota;
 mod restart;
 
