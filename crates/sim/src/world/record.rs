@@ -31,7 +31,7 @@ impl Latencies {
         self.0[(bucket as usize).min(LATENCY_BUCKETS - 1)] += 1;
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
             *mine += theirs;
         }
