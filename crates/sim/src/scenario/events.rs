@@ -11,7 +11,24 @@ use core::time::Duration;
 use tidegate_core::Timestamp;
 
 /// What an event can do.
-const ACTIONS: [&str; 8] = ["load", "rate", "speed", "cost", "fail_fast", "works", "down", "up"];
+const ACTIONS: [&str; 16] = [
+    "load",
+    "rate",
+    "speed",
+    "cost",
+    "fail_fast",
+    "works",
+    "down",
+    "up",
+    "restart",
+    "limits",
+    "quota_server",
+    "lose",
+    "regain",
+    "datacenter_speed",
+    "doorman",
+    "doorman_capacity",
+];
 
 /// The changes that a list of events makes, in order of time.
 pub(super) fn changes(node: &Node, parts: &Parts) -> Result<Vec<(Timestamp, Change)>, Fault> {
@@ -106,7 +123,93 @@ impl Event<'_> {
         self.fail_fast(fields, "fail_fast", true)?;
         self.fail_fast(fields, "works", false)?;
         self.down(fields, "down", true)?;
-        self.down(fields, "up", false)
+        self.down(fields, "up", false)?;
+        self.restart(fields)?;
+        self.servers(fields)?;
+        self.places(fields)
+    }
+
+    fn restart(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
+        let time =
+            |key: &str, usual: u64| fields.or(key, Duration::from_secs(usual), Node::duration);
+        // What a deployment takes: a few seconds to drain and to start, half a minute to warm up.
+        let (lame_duck, down_for) = (time("lame_duck", 5)?, time("down_for", 5)?);
+        let (cold_for, cold_speed) =
+            (time("cold_for", 30)?, fields.or("cold_speed", 0.5, Node::speed)?);
+        for (service, tasks) in self.those(fields, "restart")? {
+            self.once(Change::Restart {
+                service,
+                tasks,
+                lame_duck,
+                down_for,
+                cold_for,
+                cold_speed,
+            });
+        }
+        Ok(())
+    }
+
+    /// Quota servers and doormen: lost, back, or replaced by another.
+    fn servers(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
+        const WORDS: [&str; 3] = ["lost", "back", "elect"];
+        if let Some(node) = fields.get("quota_server") {
+            match node.one_of("change of a server", &WORDS)? {
+                2 => self.once(Change::QuotaElection),
+                word => {
+                    let lost = word == 0;
+                    self.push(Change::QuotaServer { lost }, Change::QuotaServer { lost: !lost });
+                }
+            }
+        }
+        if let Some(node) = fields.get("limits") {
+            for entry in node.entries("CPUs by customer, such as { good: 2 }")? {
+                let customer =
+                    place(&entry.key, entry.at, "customer", &self.parts.names.customers)?;
+                let change = |limits| Change::Limits { customer, limits };
+                let before = self.parts.world.customers[customer];
+                self.push(change(super::parts::limits(&entry.node)?), change(before));
+            }
+        }
+        if let Some(node) = fields.get("doorman") {
+            for entry in node.entries("changes by doorman, such as { rate: lost }")? {
+                let server = place(&entry.key, entry.at, "doorman", &self.parts.names.doormen)?;
+                match entry.node.one_of("change of a server", &WORDS)? {
+                    2 => self.once(Change::DoormanElection { server }),
+                    word => {
+                        let change = |lost| Change::Doorman { server, lost };
+                        self.push(change(word == 0), change(word != 0));
+                    }
+                }
+            }
+        }
+        if let Some(node) = fields.get("doorman_capacity") {
+            for entry in node.entries("rates by doorman, such as { rate: 100/s }")? {
+                let server = place(&entry.key, entry.at, "doorman", &self.parts.names.doormen)?;
+                let change = |capacity| Change::DoormanCapacity { server, capacity };
+                let before = self.parts.world.doormen[server].capacity;
+                self.push(change(entry.node.per_second()?), change(before));
+            }
+        }
+        Ok(())
+    }
+
+    fn places(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
+        for (key, lost) in [("lose", true), ("regain", false)] {
+            for node in fields.get(key).map_or(&[][..], Node::one_or_more) {
+                let datacenter = node.one_of("datacenter", &self.parts.names.datacenters)?;
+                let change = |lost| Change::Datacenter { datacenter, lost };
+                self.push(change(lost), change(!lost));
+            }
+        }
+        if let Some(node) = fields.get("datacenter_speed") {
+            for entry in node.entries("speeds by datacenter, such as { east: 50% }")? {
+                let names = &self.parts.names.datacenters;
+                let datacenter = place(&entry.key, entry.at, "datacenter", names)?;
+                let change = |factor| Change::DatacenterSpeed { datacenter, factor };
+                self.push(change(entry.node.speed()?), change(1.0));
+            }
+        }
+        Ok(())
     }
 
     fn fail_fast(&mut self, fields: &Fields<'_>, key: &str, fails: bool) -> Result<(), Fault> {
@@ -144,6 +247,11 @@ impl Event<'_> {
     fn rate(&mut self, client: usize, rate: f64) {
         let change = Change::Rate { client, rate };
         self.push(change.clone(), change);
+    }
+
+    /// Something that has no end that could be told.
+    fn once(&mut self, change: Change) {
+        self.steps.push(Step { at: self.from, change, passing: false, ends: false });
     }
 
     fn push(&mut self, change: Change, back: Change) {

@@ -15,6 +15,8 @@ pub(super) const SCENARIO: Keys = Keys {
         "services",
         "clients",
         "customers",
+        "quota_server",
+        "doormen",
         "events",
         "windows",
         "variants",
@@ -24,7 +26,17 @@ pub(super) const SCENARIO: Keys = Keys {
 
 pub(super) const VARIANT: Keys = Keys {
     of: "a variant",
-    names: &["network", "datacenters", "distances", "services", "clients", "customers", "events"],
+    names: &[
+        "network",
+        "datacenters",
+        "distances",
+        "services",
+        "clients",
+        "customers",
+        "quota_server",
+        "doormen",
+        "events",
+    ],
 };
 
 pub(super) const NETWORK: Keys = Keys { of: "the network", names: &["latency", "jitter", "loss"] };
@@ -42,6 +54,9 @@ pub(super) const SERVICE: Keys = Keys {
         "protection",
         "degraded",
         "calls",
+        "request_limits",
+        "connections",
+        "spillover",
     ],
 };
 
@@ -69,7 +84,16 @@ pub(super) const PROTECTION: Keys = Keys {
 
 pub(super) const CALL: Keys = Keys {
     of: "a call",
-    names: &["service", "balance", "subset", "throttle", "retries", "attempt_timeout"],
+    names: &[
+        "service",
+        "fanout",
+        "balance",
+        "subset",
+        "throttle",
+        "envoy_throttle",
+        "retries",
+        "attempt_timeout",
+    ],
 };
 
 pub(super) const CLIENT: Keys = Keys {
@@ -87,8 +111,14 @@ pub(super) const CLIENT: Keys = Keys {
         "balance",
         "subset",
         "throttle",
+        "envoy_throttle",
         "retries",
         "attempt_timeout",
+        "work",
+        "arrivals",
+        "burst",
+        "batch",
+        "doorman",
     ],
 };
 
@@ -153,7 +183,60 @@ pub(super) const EVENT: Keys = Keys {
         "works",
         "down",
         "up",
+        "restart",
+        "lame_duck",
+        "down_for",
+        "cold_for",
+        "cold_speed",
+        "limits",
+        "quota_server",
+        "lose",
+        "regain",
+        "datacenter_speed",
+        "doorman",
+        "doorman_capacity",
     ],
+};
+
+pub(super) const QUOTA_SERVER: Keys = Keys {
+    of: "a quota server",
+    names: &["report_every", "round_every", "latency", "hold", "tau", "learning", "safe", "floor"],
+};
+
+pub(super) const DOORMAN: Keys = Keys {
+    of: "a doorman",
+    names: &["capacity", "algorithm", "lease", "refresh", "learning", "safe", "latency"],
+};
+
+pub(super) const CONNECTIONS: Keys = Keys {
+    of: "connections",
+    names: &[
+        "connect_cost",
+        "idle",
+        "health",
+        "health_cost",
+        "health_budget",
+        "open_max",
+        "accepts_per_second",
+        "burst",
+        "eager",
+    ],
+};
+
+pub(super) const SPILLOVER: Keys =
+    Keys { of: "spillover", names: &["every", "fill", "measured_use", "return_per_second"] };
+
+pub(super) const BATCH: Keys =
+    Keys { of: "a batch job", names: &["start", "requests", "pause", "proxy"] };
+
+pub(super) const PROXY: Keys = Keys {
+    of: "a batch proxy",
+    names: &["tasks", "queue_max", "window_max", "growth", "backoff", "probe_interval"],
+};
+
+pub(super) const ENVOY_THROTTLE: Keys = Keys {
+    of: "Envoy's throttle",
+    names: &["window", "success_threshold", "aggression", "rejection_max"],
 };
 
 /// Beside the measures, of which a check has one.
@@ -201,6 +284,13 @@ pub const ALL: &[&Keys] = &[
     &THROTTLE,
     &RETRIES,
     &CUSTOMER,
+    &QUOTA_SERVER,
+    &DOORMAN,
+    &CONNECTIONS,
+    &SPILLOVER,
+    &BATCH,
+    &PROXY,
+    &ENVOY_THROTTLE,
     &EVENT,
     &CHECK,
     &TIMES,

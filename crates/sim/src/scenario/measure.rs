@@ -1,5 +1,6 @@
 //! What can be measured in a run. A new measure is one entry in [`MEASURES`] and one function.
 
+use super::measure_parts;
 use super::parts::Parts;
 use crate::world::record::{BIN, ClientBin, Latencies, Record, ServiceBin};
 use core::ops::Range;
@@ -80,6 +81,22 @@ pub const MEASURES: &[Measure] = &[
     Measure::of_services("utilization", Unit::Share, TASK_KEYS, utilization).by_second(),
     Measure::of_services("cpu_spread", Unit::Times, TASK_KEYS, cpu_spread).by_second(),
     Measure::of_services("cpu_peak", Unit::Times, TASK_KEYS, cpu_peak).by_second(),
+    Measure::of_clients("unplaced", Unit::Share, &[], measure_parts::unplaced),
+    Measure::of_clients("nearest", Unit::Share, &[], measure_parts::nearest).by_second(),
+    Measure::of_clients("batch_time", Unit::Time, &[], measure_parts::batch_time),
+    Measure::of_clients("batch_done", Unit::Count, &[], measure_parts::batch_done).by_second(),
+    Measure::of_clients("leased_least", Unit::Share, &[], measure_parts::leased_least).by_second(),
+    Measure::of_clients("leased_most", Unit::Share, &[], measure_parts::leased_most).by_second(),
+    Measure::of_clients("quota_enforced", Unit::Share, &["customer"], {
+        measure_parts::quota_enforced
+    })
+    .by_second(),
+    Measure::of_services("connections", Unit::Count, &[], measure_parts::connections).by_second(),
+    Measure::of_services("connects", Unit::Count, &[], measure_parts::connects).by_second(),
+    Measure::of_services("health_checks", Unit::Count, &[], measure_parts::health_checks)
+        .by_second(),
+    Measure::of_services("connection_cpu", Unit::Share, &[], measure_parts::connection_cpu)
+        .by_second(),
 ];
 
 impl Measure {
@@ -134,13 +151,13 @@ pub(super) fn bins(span: &Range<Duration>) -> Range<usize> {
     bin(span.start)..bin(span.end)
 }
 
-fn part<T>(bins: &[T], range: Range<usize>) -> &[T] {
+pub(super) fn part<T>(bins: &[T], range: Range<usize>) -> &[T] {
     let end = range.end.min(bins.len());
     &bins[range.start.min(end)..end]
 }
 
 impl Sample<'_> {
-    fn seconds(&self) -> f64 {
+    pub(super) fn seconds(&self) -> f64 {
         (self.span.end - self.span.start).as_secs_f64()
     }
 
@@ -154,7 +171,7 @@ impl Sample<'_> {
         all.flat_map(|series| part(series, bins(&self.span)))
     }
 
-    fn sum_clients(&self, what: impl Fn(&ClientBin) -> u32) -> f64 {
+    pub(super) fn sum_clients(&self, what: impl Fn(&ClientBin) -> u32) -> f64 {
         self.client_bins().map(|bin| f64::from(what(bin))).sum()
     }
 
@@ -167,7 +184,7 @@ impl Sample<'_> {
     }
 
     /// Requests, and those of them that were answered in time.
-    fn asked(&self) -> (f64, f64) {
+    pub(super) fn asked(&self) -> (f64, f64) {
         match self.customer {
             Some(customer) => {
                 let of =
@@ -207,7 +224,7 @@ impl Sample<'_> {
     }
 }
 
-fn over(part: f64, whole: f64) -> Option<f64> {
+pub(super) fn over(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }
 

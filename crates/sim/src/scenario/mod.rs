@@ -8,9 +8,11 @@
 
 mod check;
 mod events;
+mod extras;
 mod fault;
 mod keys;
 mod measure;
+mod measure_parts;
 mod parts;
 mod read;
 mod stack;

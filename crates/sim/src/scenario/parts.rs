@@ -1,5 +1,6 @@
 //! From the tree to a world: network, services, clients and customers.
 
+use super::extras;
 use super::fault::{At, Fault};
 use super::keys;
 use super::read::{Fields, place};
@@ -7,7 +8,7 @@ use super::stack::{ratio, stack};
 use super::tree::{Entry, Node, Value};
 use crate::world::cpu::Sharing;
 use crate::world::spec::{
-    AdmissionSpec, CallSpec, ClientSpec, ServiceSpec, TaskSpec, WorkSpec, WorldSpec,
+    AdmissionSpec, Arrivals, CallSpec, ClientSpec, ServiceSpec, TaskSpec, WorkSpec, WorldSpec,
 };
 use core::time::Duration;
 use tidegate_core::admission::shed::ShedConfig;
@@ -39,6 +40,7 @@ pub(super) struct Names {
     pub(super) services: Vec<String>,
     pub(super) clients: Vec<String>,
     pub(super) customers: Vec<String>,
+    pub(super) doormen: Vec<String>,
 }
 
 /// A world as a file tells it, and its names.
@@ -84,6 +86,7 @@ pub(super) fn parts(fields: &Fields<'_>, lasts: Duration) -> Result<Parts, Fault
         services: services.iter().map(key).collect(),
         clients: clients.iter().map(key).collect(),
         customers: vec![OTHERS.to_owned()],
+        doormen: Vec::new(),
     };
     names.customers.extend(customers.iter().map(key).filter(|name| name != OTHERS));
     let mut limits = vec![Limits::UNLIMITED; names.customers.len()];
@@ -91,17 +94,9 @@ pub(super) fn parts(fields: &Fields<'_>, lasts: Duration) -> Result<Parts, Fault
         limits[place(&entry.key, entry.at, "customer", &names.customers)?] = customer(&entry.node)?;
     }
 
-    let mut world = WorldSpec {
-        seed: 1,
-        lasts,
-        distance: Vec::new(),
-        jitter: 0.0,
-        loss: 0.0,
-        services: Vec::new(),
-        clients: Vec::new(),
-        customers: limits,
-        changes: Vec::new(),
-    };
+    let mut world = WorldSpec { seed: 1, lasts, customers: limits, ..WorldSpec::default() };
+    names.doormen = extras::doormen(fields, &mut world)?;
+    world.quota_server = fields.or("quota_server", None, extras::quota_server)?;
     network(fields, &names, &mut world)?;
     for entry in services {
         world.services.push(service(entry, &names)?);
@@ -180,7 +175,11 @@ fn network(fields: &Fields<'_>, names: &Names, world: &mut WorldSpec) -> Result<
 
 fn customer(node: &Node) -> Result<Limits, Fault> {
     let fields = node.fields(&keys::CUSTOMER)?;
-    let Some(limit) = fields.get("limit") else { return Ok(Limits::UNLIMITED) };
+    fields.get("limit").map_or(Ok(Limits::UNLIMITED), limits)
+}
+
+/// CPUs in all, or by criticality.
+pub(super) fn limits(limit: &Node) -> Result<Limits, Fault> {
     let cpus =
         |node: &Node| CostRate::from_cpus(node.number()?).map_err(|error| node.not(error.wanted));
     if !matches!(limit.value, Value::Map(_)) {
@@ -231,6 +230,9 @@ fn service(entry: &Entry, names: &Names) -> Result<ServiceSpec, Fault> {
         admission: fields.or("protection", Some(default_protection()), protection)?,
         degraded: fields.or("degraded", None, |node| node.share().map(Some))?,
         calls,
+        qps_limits: extras::request_limits(&fields, names)?,
+        connections: fields.or("connections", None, extras::connections)?,
+        spillover: fields.or("spillover", None, extras::spillover)?,
     })
 }
 
@@ -339,11 +341,12 @@ fn levels(node: &Node) -> Result<[f64; Criticality::COUNT], Fault> {
 fn call(node: &Node, names: &Names) -> Result<CallSpec, Fault> {
     if !matches!(node.value, Value::Map(_)) {
         let service = node.one_of("service", &names.services)?;
-        return Ok(CallSpec { service, stack: crate::world::spec::StackSpec::default() });
+        return Ok(CallSpec { service, ..CallSpec::default() });
     }
     let fields = node.fields(&keys::CALL)?;
     let service = fields.need("service", "db")?.one_of("service", &names.services)?;
-    Ok(CallSpec { service, stack: stack(&fields)? })
+    let fanout = fields.or("fanout", 1, |node| node.whole(1, 10_000))? as u32;
+    Ok(CallSpec { service, stack: stack(&fields)?, fanout })
 }
 
 /// A service that waits for itself, however far down, would wait for ever.
@@ -381,6 +384,7 @@ fn client(
         (Some(_), Some(rate)) => {
             return Err(rate.wrong("both `load` and `rate` are given", "one of them"));
         }
+        (None, None) if fields.get("batch").is_some() => 0.0,
         (None, None) => {
             let right = "add `load: 0.7`, a multiple of capacity, or `rate: 100/s`";
             return Err(entry.node.wrong("a client needs `load` or `rate`", right));
@@ -417,6 +421,11 @@ fn client(
         customers,
         deadline: fields.or("deadline", DEADLINE, Node::some_time)?,
         stack: stack(&fields)?,
+        work: fields.or("work", None, |node| work(node).map(Some))?,
+        arrivals: fields.or("arrivals", Arrivals::Poisson, extras::arrivals)?,
+        burst: fields.or("burst", 1, |node| node.whole(1, TASKS_MAX))? as u32,
+        batch: fields.or("batch", None, extras::batch)?,
+        doorman: fields.or("doorman", None, |n| n.one_of("doorman", &names.doormen).map(Some))?,
     };
     Ok((client, measured_by))
 }

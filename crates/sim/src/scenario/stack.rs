@@ -42,6 +42,7 @@ pub(super) fn stack(fields: &Fields<'_>) -> Result<StackSpec, Fault> {
     fields.set("balance", &mut spec.balance, balance)?;
     fields.set("subset", &mut spec.subset, |node| subset(node).map(Some))?;
     fields.set("throttle", &mut spec.throttle, throttle)?;
+    fields.set("envoy_throttle", &mut spec.envoy_throttle, super::extras::envoy_throttle)?;
     fields.set("retries", &mut spec.retries, retries)?;
     fields.set("attempt_timeout", &mut spec.attempt_timeout, |node| node.some_time().map(Some))?;
     Ok(spec)

@@ -39,7 +39,7 @@ impl Variant {
         }
         // What only the parts of a world can tell, they tell now, before anything runs.
         if let Err(error) = World::new(parts.world.clone()) {
-            return Err(tree.wrong(error.to_string(), error.wanted));
+            return Err(tree.wrong(error.to_string(), error.wanted()));
         }
         Ok(Self { name: name.to_owned(), parts })
     }
