@@ -140,13 +140,11 @@ pub(super) fn connections(node: &Node) -> Result<Option<ConnectionSpec>, Fault> 
 /// `off`, or after how long.
 fn idle(node: &Node) -> Result<Option<IdlePolicy>, Fault> {
     let mut policy = IdlePolicy::default();
-    match node.switch() {
-        Some(on) => Ok(on.then_some(policy)),
-        None => {
-            policy.drop_after = node.some_time()?;
-            Ok(Some(policy))
-        }
+    if let Some(on) = node.switch() {
+        return Ok(on.then_some(policy));
     }
+    policy.drop_after = node.some_time()?;
+    Ok(Some(policy))
 }
 
 /// `off`, `paced`, or a fixed interval.

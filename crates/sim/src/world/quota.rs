@@ -120,8 +120,10 @@ impl QuotaServer {
                 book.backends.insert(id, number as u32);
                 let usage = |(customer, held): (usize, &Held)| {
                     let part = held.grant.holds(Timestamp::ZERO);
+                    // Of the lowest criticality, which counts towards the limits of all: caps of
+                    // levels that nobody wants anything of would be low.
                     let mut wants = [CostRate::ZERO; 4];
-                    wants[3] = if part.whole() == CostRate::MAX { wants[3] } else { part.whole() };
+                    wants[0] = if part.whole() == CostRate::MAX { wants[0] } else { part.whole() };
                     let customer = CustomerId(customer as u32);
                     Usage { customer, used: wants, demand: wants, has: Some(part) }
                 };

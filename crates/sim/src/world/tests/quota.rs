@@ -131,8 +131,10 @@ fn a_world_begins_with_a_fleet_that_works() {
     let mut spec = skewed(Some(server()));
     spec.clients[0].stack.subset = None;
     let record = run(spec);
-    // Buckets begin empty, as after every new limit, so what is served catches up in two seconds.
+    // What is saved up at first, a second's worth, comes on top.
     for second in 0..10 {
+        let got = served(&record, second, second + 1);
+        assert!(got > 1.75, "{second} s: {got}");
         let enforced = record.quota[1][second].enforced;
         assert!((1.8..=2.01).contains(&enforced), "{second} s: {enforced}");
     }
