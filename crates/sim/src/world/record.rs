@@ -31,7 +31,7 @@ impl Latencies {
         self.0[(bucket as usize).min(LATENCY_BUCKETS - 1)] += 1;
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
             *mine += theirs;
         }
@@ -66,6 +66,8 @@ pub struct ClientBin {
     pub attempts: u32,
     /// Requests that the client itself held back.
     pub throttled: u32,
+    /// Requests that no datacenter had room for.
+    pub unplaced: u32,
     /// Answers and requests by customer: `[offered, served]`, for the first customers.
     pub customers: Vec<[u32; 2]>,
 }
@@ -87,6 +89,60 @@ pub struct ServiceBin {
     pub wasted: u32,
 }
 
+/// One second of a customer, all services together, in CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct QuotaSecond {
+    /// What it may use.
+    pub limit: f32,
+    /// What tasks enforce together, at most.
+    pub enforced: f32,
+    /// What it used, as the quota server knows it.
+    pub used: f32,
+    /// What it asked for, as the quota server knows it.
+    pub demand: f32,
+}
+
+/// One second of a service's connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ConnectionSecond {
+    /// How many are open at its end.
+    pub open: u32,
+    /// New ones.
+    pub connects: u32,
+    /// New ones that were refused.
+    pub refused: u32,
+    /// Questions for health that were answered.
+    pub health_checks: u32,
+    /// Questions for health that were not.
+    pub health_dropped: u32,
+    /// CPU time that all this took, in seconds on the reference machine.
+    pub cpu: f32,
+}
+
+/// One second of a batch job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchSecond {
+    /// Requests answered so far.
+    pub done: u32,
+    /// Workers that have not finished.
+    pub workers_left: u32,
+    /// Requests that wait in proxies.
+    pub queued: u32,
+    /// Requests that proxies have sent on.
+    pub outstanding: u32,
+}
+
+/// One second of a server of leases, in requests a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DoormanSecond {
+    /// What there is.
+    pub capacity: f32,
+    /// What clients hold in leases that have not ended.
+    pub leased: f32,
+    /// What they want.
+    pub wanted: f32,
+}
+
 /// Everything that was written down.
 #[derive(Debug)]
 pub struct Record {
@@ -98,6 +154,19 @@ pub struct Record {
     pub services: Vec<Vec<ServiceBin>>,
     /// Busy core-seconds of each task of each service, by second.
     pub busy: Vec<Vec<Vec<f32>>>,
+    /// By service, then by second; empty for services whose connections cost nothing.
+    pub connections: Vec<Vec<ConnectionSecond>>,
+    /// Requests that went to each datacenter, by group, datacenter and second; empty for groups
+    /// whose service has no spillover.
+    pub sent_to: Vec<Vec<Vec<u32>>>,
+    /// By customer, then by second; empty without a quota server.
+    pub quota: Vec<Vec<QuotaSecond>>,
+    /// By group, then by second; empty for groups that are no batch jobs.
+    pub batch: Vec<Vec<BatchSecond>>,
+    /// By group: when a batch job was done.
+    pub batch_finished: Vec<Option<Timestamp>>,
+    /// By server of leases, then by second.
+    pub doormen: Vec<Vec<DoormanSecond>>,
     /// Events that the world went through.
     pub events: u64,
     /// Requests that it saw.
@@ -121,6 +190,12 @@ impl Record {
             latencies: vec![vec![Latencies::default(); seconds]; clients],
             services: vec![vec![ServiceBin::default(); bins]; services.len()],
             busy: services.iter().map(|&tasks| vec![Vec::new(); tasks]).collect(),
+            connections: vec![Vec::new(); services.len()],
+            sent_to: vec![Vec::new(); clients],
+            quota: Vec::new(),
+            batch: vec![Vec::new(); clients],
+            batch_finished: vec![None; clients],
+            doormen: Vec::new(),
             events: 0,
             requests: 0,
             inflight_max: 0,
@@ -131,6 +206,45 @@ impl Record {
     pub(crate) fn client(&mut self, group: usize, at: Timestamp) -> &mut ClientBin {
         let last = self.clients[group].len() - 1;
         &mut self.clients[group][bin(at).min(last)]
+    }
+
+    /// A group makes a request.
+    #[inline]
+    pub(crate) fn ask(
+        &mut self,
+        group: usize,
+        criticality: Criticality,
+        customer: usize,
+        now: Timestamp,
+    ) {
+        self.requests += 1;
+        let bin = self.client(group, now);
+        bin.offered[criticality.index()] += 1;
+        if let Some(counts) = bin.customers.get_mut(customer) {
+            counts[0] += 1;
+        }
+    }
+
+    /// A request that was `asked` then is answered in time.
+    #[inline]
+    pub(crate) fn answer(
+        &mut self,
+        group: usize,
+        criticality: Criticality,
+        customer: usize,
+        asked: Timestamp,
+        degraded: bool,
+        now: Timestamp,
+    ) {
+        let bin = self.client(group, now);
+        bin.answers += 1;
+        bin.degraded += u32::from(degraded);
+        let bin = self.client(group, asked);
+        bin.served[criticality.index()] += 1;
+        if let Some(counts) = bin.customers.get_mut(customer) {
+            counts[1] += 1;
+        }
+        self.latency(group, asked, now.since(asked));
     }
 
     #[inline]
