@@ -324,12 +324,12 @@ impl Shedder {
                 unused -= most;
                 continue;
             }
-            shares[level] = (OVER * unused.max(0.0) / most).min(SHARE_MAX);
+            if unused > 0.0 {
+                let over = if facts.dark { 1.0 } else { OVER };
+                shares[level] = (over * unused / most).min(SHARE_MAX);
+            }
             if !facts.dark {
-                // Half a request more, as it may be let in while there is any room at all.
                 room[level] = room[level].min(amount * tick);
-            } else if unused > 0.0 {
-                shares[level] = (unused / most).min(SHARE_MAX);
             }
             break;
         }
