@@ -13,6 +13,7 @@ mod keys;
 mod measure;
 mod parts;
 mod read;
+mod series;
 mod stack;
 mod tree;
 mod variant;
@@ -22,6 +23,7 @@ pub use fault::Refused;
 pub use keys::ALL as KEYS;
 pub use measure::{MEASURES, Measure, Of, Unit};
 pub use read::Keys;
+pub use series::{ClientSeries, Counts, Figure, Series, ServiceSeries};
 pub use variant::Variant;
 
 use crate::world::record::Record;
