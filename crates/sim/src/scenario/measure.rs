@@ -1,4 +1,4 @@
-//! What can be measured in a run. A new measure is one entry in [`MEASURES`] and one function, which
+//! What can be measured in a run. A new measure is one entry in [`MEASURES`] and one function; it
 //! gives nothing if there was nothing to measure.
 
 // A measure that always gives something has the type of those that do not.
