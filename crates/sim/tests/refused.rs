@@ -161,9 +161,8 @@ fn golden_refusals() {
     let mut told = String::new();
     for (right, wrong) in WRONG {
         assert_eq!(RIGHT.matches(right).count().min(2), 1, "{right:?} is not there once");
-        let refused = match parse(&RIGHT.replacen(right, wrong, 1)) {
-            Ok(_) => panic!("nothing is found wrong with {wrong:?}"),
-            Err(refused) => refused,
+        let Err(refused) = parse(&RIGHT.replacen(right, wrong, 1)) else {
+            panic!("nothing is found wrong with {wrong:?}");
         };
         let wrong =
             if *right == RIGHT { format!("nothing but {wrong:?}") } else { format!("{wrong:?}") };
@@ -174,7 +173,10 @@ fn golden_refusals() {
         std::fs::write(path, &told).unwrap();
     }
     let golden = std::fs::read_to_string(path).unwrap();
-    assert_eq!(told, golden, "UPDATE_GOLDEN=1 accepts the change");
+    for (told, golden) in told.split("\n\n").zip(golden.split("\n\n")) {
+        assert_eq!(told, golden, "UPDATE_GOLDEN=1 accepts the change");
+    }
+    assert_eq!(told.len(), golden.len(), "UPDATE_GOLDEN=1 accepts the change");
 }
 
 /// Whatever is cut off a file or put into it, reading it ends with a scenario or a reason.

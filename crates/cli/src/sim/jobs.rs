@@ -35,8 +35,8 @@ impl Told<'_> {
         let all: Vec<&Judged> = self.verdicts.iter().map(|verdict| &verdict[check]).collect();
         let mut values: Vec<f64> = all.iter().filter_map(|judged| judged.measured).collect();
         values.sort_by(f64::total_cmp);
-        let seeds = self.seed..;
-        let failed = seeds.zip(&all).filter(|(_, judged)| !judged.passed).map(|(seed, _)| seed);
+        let failed = all.iter().enumerate().filter(|(_, judged)| !judged.passed);
+        let failed = failed.map(|(offset, _)| self.seed.wrapping_add(offset as u64));
         Spread {
             seeds: all.len(),
             failed_seeds: failed.collect(),

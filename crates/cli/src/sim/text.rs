@@ -99,7 +99,8 @@ fn swept(text: &mut String, told: &Told<'_>, index: usize, paint: Paint) {
     let spread = told.spread(index);
     let passed = spread.seeds - spread.failed_seeds.len();
     let word = paint.verdict(spread.failed_seeds.is_empty());
-    let figures = format!("{passed} of {}  {:<9}", spread.seeds, judged.bounds());
+    let passed = format!("{passed} of {}", spread.seeds);
+    let figures = format!("{passed:>9}  {:<9}", judged.bounds());
     check(text, &word, &figures, &judged.what);
     let value = |value: Option<f64>| {
         value.map_or_else(|| "nothing".to_owned(), |value| written(value, judged.unit))

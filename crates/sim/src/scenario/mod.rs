@@ -15,6 +15,8 @@ mod parts;
 mod read;
 mod series;
 mod stack;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod variant;
 
