@@ -197,7 +197,7 @@ fn a_sweep_names_the_seeds_that_failed() {
 fn two_variants_stand_side_by_side() {
     let output = sim(&[&file("compare.yaml", STORY)], &["--compare", "base,bare"]);
     let text = stdout(&output);
-    assert!(text.contains("bare/base"), "{text}");
+    assert!(text.contains("base            bare     2nd/1st\n"), "{text}");
     for measure in ["goodput", "success", "p99", "utilization"] {
         assert!(text.lines().any(|line| line.trim().starts_with(measure)), "{measure} in\n{text}");
     }

@@ -25,9 +25,9 @@ pub(super) fn table(text: &mut String, told: &Told<'_>, (a, b): (&str, &str), pa
         let here = (&figure.window, &figure.of);
         if head.replace(here) != Some(here) {
             let title = format!("{} during {}", figure.of, figure.window);
-            let gap = 38_usize.saturating_sub(title.chars().count()).max(1);
-            let title = paint.heading(&title);
-            line(text, &format!("  {title}{:gap$}{a:>12}{b:>12}{:>12}", "", format!("{b}/{a}")));
+            let gap = 34_usize.saturating_sub(title.chars().count()).max(1);
+            let (title, a, b) = (paint.heading(&title), short(a), short(b));
+            line(text, &format!("  {title}{:gap$}{a:>16}{b:>16}{:>12}", "", "2nd/1st"));
         }
         let value = |figure: &Figure| {
             figure.value.map_or_else(|| "-".to_owned(), |value| written(value, figure.unit))
@@ -35,7 +35,15 @@ pub(super) fn table(text: &mut String, told: &Told<'_>, (a, b): (&str, &str), pa
         let ratio = figure.value.zip(other.value).filter(|(this, _)| *this > 0.0);
         let ratio = ratio.map_or_else(|| "-".to_owned(), |(a, b)| written(b / a, "times"));
         let (this, that) = (value(figure), value(other));
-        line(text, &format!("    {:<36}{this:>12}{that:>12}{ratio:>12}", figure.measure));
+        line(text, &format!("    {:<32}{this:>16}{that:>16}{ratio:>12}", figure.measure));
     }
     text.push('\n');
+}
+
+/// A name that leaves room between columns.
+fn short(name: &str) -> String {
+    if name.chars().count() < 16 {
+        return name.to_owned();
+    }
+    name.chars().take(14).chain(['…']).collect()
 }
