@@ -26,8 +26,8 @@ enum Command {
     Demo(demo::Options),
     /// Run scenarios in virtual time and check that they show what they should
     ///
-    /// A scenario is a YAML file that tells a story of overload and names what must come of it. Exit
-    /// code 0 if all checks pass, 1 if one fails, 2 if a file is refused; nothing runs then.
+    /// A scenario is a YAML file that tells a story of overload and names what must come of it.
+    /// Exit code 0 if all checks pass, 1 if one fails, 2 if a file is refused; nothing runs then.
     Sim(sim::Options),
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Judged, Scenario};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
@@ -15,7 +15,7 @@ fn shows(name: &str) {
     let text = std::fs::read_to_string(folder().join(name)).unwrap();
     let scenario = Scenario::parse(name, &text).unwrap_or_else(|refused| panic!("{refused}"));
     let verdict = scenario.verdict(scenario.seed);
-    let lines: Vec<String> = verdict.iter().map(|judged| judged.line()).collect();
+    let lines: Vec<String> = verdict.iter().map(Judged::line).collect();
     assert!(
         verdict.iter().all(|judged| judged.passed),
         "seed {}; again with `tidegate sim scenarios/{name}`\n{}",

@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<String, Failure> {
 }
 
 /// Colours are for people at a terminal who have not said that they want none (no-color.org).
-fn colours() -> bool {
+pub(crate) fn colours() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     io::stdout().is_terminal() && !set("NO_COLOR") && !dumb

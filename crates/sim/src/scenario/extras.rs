@@ -299,11 +299,11 @@ checks:
             ("refresh: 1s", "refresh: 20s", "leases would end before they are refreshed"),
             ("FAIR_SHARE", "FAIR", "there is no algorithm `FAIR`"),
             ("doorman: rate,", "doorman: rats,", "there is no doorman `rats`"),
-            ("health: paced", "health: often", "expected paced, off or an interval"),
+            ("health: paced", "health: often", "paced, off or an interval"),
             ("lose: west", "lose: north", "there is no datacenter `north`"),
             ("quota_server: elect", "quota_server: gone", "there is no change of a server `gone`"),
-            ("aggression: 2", "aggression: 0.5", "expected a number from 1 on"),
-            ("proxy: { tasks: 2", "proxy: { backoff: 2", "expected a share"),
+            ("aggression: 2", "aggression: 0.5", "a number from 1 on"),
+            ("proxy: { tasks: 2", "proxy: { backoff: 2", "a share"),
         ] {
             assert!(STORY.contains(from), "{from}");
             let error = Scenario::parse("parts.yaml", &STORY.replace(from, to)).unwrap_err();

@@ -1,7 +1,12 @@
-//! What can be measured in a run. A new measure is one entry in [`MEASURES`] and one function.
+//! What can be measured in a run. A new measure is one entry in [`MEASURES`] and one function; it
+//! gives nothing if there was nothing to measure.
+
+// A measure that always gives something has the type of those that do not.
+#![allow(clippy::unnecessary_wraps)]
 
 use super::measure_parts;
 use super::parts::Parts;
+use super::variant::Variant;
 use crate::world::record::{BIN, ClientBin, Latencies, Record, ServiceBin};
 use core::ops::Range;
 use core::time::Duration;
@@ -21,6 +26,19 @@ pub enum Unit {
     Count,
     /// How many times: `1.1`.
     Times,
+}
+
+impl Unit {
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Share => "share",
+            Self::PerSecond => "per_second",
+            Self::Time => "seconds",
+            Self::Count => "count",
+            Self::Times => "times",
+        }
+    }
 }
 
 /// Whose measure it is.
@@ -128,6 +146,10 @@ impl Measure {
     }
 }
 
+/// The share of a second's requests that has to be answered in time for calm: with a hundred of
+/// them, all but one, so that a single refusal is forgiven and a run of them is not.
+pub(super) const HOLDING: f64 = 0.99;
+
 /// What is measured: whose, when, and of which requests.
 #[derive(Debug, Clone)]
 pub(super) struct Sample<'a> {
@@ -156,9 +178,43 @@ pub(super) fn part<T>(bins: &[T], range: Range<usize>) -> &[T] {
     &bins[range.start.min(end)..end]
 }
 
-impl Sample<'_> {
+impl<'a> Sample<'a> {
+    /// All requests, tasks and reasons.
+    pub(super) fn whole(
+        variant: &'a Variant,
+        record: &'a Record,
+        clients: &'a [usize],
+        services: &'a [usize],
+        span: Range<Duration>,
+    ) -> Self {
+        Self {
+            parts: &variant.parts,
+            record,
+            clients,
+            services,
+            span,
+            criticality: None,
+            customer: None,
+            reason: None,
+            tasks: None,
+            holding: HOLDING,
+        }
+    }
+
+    /// Requests a second that could be done for those who are measured.
+    pub(super) fn capacity(&self) -> f64 {
+        let mut services: Vec<usize> = if self.services.is_empty() {
+            self.clients.iter().map(|&client| self.parts.capacity_of[client]).collect()
+        } else {
+            self.services.to_vec()
+        };
+        services.sort_unstable();
+        services.dedup();
+        services.into_iter().map(|service| self.parts.capacity(service)).sum()
+    }
+
     pub(super) fn seconds(&self) -> f64 {
-        (self.span.end - self.span.start).as_secs_f64()
+        self.span.end.saturating_sub(self.span.start).as_secs_f64()
     }
 
     fn client_bins(&self) -> impl Iterator<Item = &ClientBin> {

@@ -1,5 +1,8 @@
 //! Measures of the parts that only some worlds have.
 
+// As in `measure`: all measures have one type.
+#![allow(clippy::unnecessary_wraps)]
+
 use super::measure::{Sample, over, part};
 use crate::world::record::{ConnectionSecond, DoormanSecond};
 use core::ops::Range;

@@ -15,7 +15,10 @@ mod measure;
 mod measure_parts;
 mod parts;
 mod read;
+mod series;
 mod stack;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod variant;
 
@@ -24,6 +27,7 @@ pub use fault::Refused;
 pub use keys::ALL as KEYS;
 pub use measure::{MEASURES, Measure, Of, Unit};
 pub use read::Keys;
+pub use series::{ClientSeries, Counts, Figure, Series, ServiceSeries};
 pub use variant::Variant;
 
 use crate::world::record::Record;

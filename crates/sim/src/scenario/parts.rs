@@ -288,6 +288,8 @@ fn default_protection() -> AdmissionSpec {
     AdmissionSpec { load_target: LOAD_TARGET, load_tau: LOAD_TAU, shed: ShedConfig::default() }
 }
 
+type Setter = fn(ShedConfig, Duration) -> Result<ShedConfig, InvalidNumber>;
+
 fn protection(node: &Node) -> Result<Option<AdmissionSpec>, Fault> {
     let mut spec = default_protection();
     if let Some(on) = node.switch() {
@@ -306,7 +308,6 @@ fn protection(node: &Node) -> Result<Option<AdmissionSpec>, Fault> {
     if let Some(node) = fields.get("thresholds") {
         shed = accepted(node, shed.thresholds(levels(node)?))?;
     }
-    type Setter = fn(ShedConfig, Duration) -> Result<ShedConfig, InvalidNumber>;
     let spans: [(&str, Setter); 5] = [
         ("offered_tau", ShedConfig::offered_tau),
         ("offered_tau_shedding", ShedConfig::offered_tau_shedding),

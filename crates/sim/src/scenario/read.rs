@@ -65,11 +65,11 @@ impl<'a> Fields<'a> {
 impl Node {
     /// This is something else than `wanted`.
     pub(crate) fn not(&self, wanted: impl Display) -> Fault {
-        Fault::new(
-            self.at,
-            format!("expected {wanted}, found {}", self.found()),
-            format!("{wanted}"),
-        )
+        let what = match self.value {
+            Value::Nothing => "there is nothing here".to_owned(),
+            _ => format!("{} does not belong here", self.found()),
+        };
+        Fault::new(self.at, what, wanted.to_string())
     }
 
     /// This stands for something that it must not be.
@@ -79,7 +79,7 @@ impl Node {
 
     /// A map with no keys but these.
     pub(crate) fn fields(&self, keys: &'static Keys) -> Result<Fields<'_>, Fault> {
-        for entry in self.entries(format_args!("a map of {}", choices(keys.names)))? {
+        for entry in self.entries(format_args!("a map with {}", choices(keys.names)))? {
             if !keys.names.contains(&entry.key.as_str()) {
                 let what = format!("unknown key `{}` of {}", entry.key, keys.of);
                 return Err(Fault::new(entry.at, what, suggestion(&entry.key, keys.names)));

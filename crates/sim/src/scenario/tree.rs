@@ -50,11 +50,12 @@ impl Node {
             Err(error) => {
                 let error = error.without_snippet();
                 let at = error.location().map_or(At::START, |l| At::new(l.line(), l.column()));
-                // The place is at the head of the line already.
+                // The place stands before it, and what our program could do about it is no help.
                 let what = error.to_string();
                 let what = what.split(" at line ").next().unwrap_or_default();
-                let what = what.trim_start_matches("error: ");
-                Err(Fault::new(at, format!("not YAML: {what}"), "see docs/scenarios.md"))
+                let what = what.split(", set ").next().unwrap_or_default();
+                let right = "YAML, with each key once; docs/scenarios.md shows how";
+                Err(Fault::new(at, what.trim_start_matches("error: "), right))
             }
         }
     }

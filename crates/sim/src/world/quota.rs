@@ -145,7 +145,7 @@ impl QuotaServer {
                     member.acked = member.acked.max(Some(generation));
                 }
             }
-            clock = clock + spec.report_every;
+            clock += spec.report_every;
         }
     }
 

@@ -1,271 +1,27 @@
-//! What a scenario must show: a measure, of somebody, at some time, in some variant, and its bounds.
-//!
-//! A check that names several windows, variants, criticalities or customers is as many checks.
+//! From the tree to checks.
 
-use super::fault::{Fault, choices, suggestion};
-use super::keys::{CHECK, TIMES};
-use super::measure::{MEASURES, Measure, Of, Sample, Unit};
-use super::parts::criticality;
-use super::read::Keys;
-use super::tree::{Node, Value};
-use super::variant::Variant;
-use crate::world::record::{BIN, Record};
+use super::{Check, Place, REASONS};
+use crate::scenario::fault::{Fault, choices, suggestion};
+use crate::scenario::keys::{CHECK, TIMES};
+use crate::scenario::measure::{HOLDING, MEASURES, Measure, Of, Unit};
+use crate::scenario::parts::criticality;
+use crate::scenario::read::Keys;
+use crate::scenario::tree::{Node, Value};
+use crate::scenario::variant::Variant;
+use crate::world::record::BIN;
 use core::ops::Range;
 use core::time::Duration;
 use tidegate_core::Criticality;
 
-/// Columns of `ServiceBin::reasons`.
-pub const REASONS: [&str; 4] = ["lame_duck", "deadline", "quota", "overload"];
-
-/// The share of a second's requests that has to be answered in time for calm: with a hundred of
-/// them, all but one, so that a single refusal is forgiven and a run of them is not.
-const HOLDING: f64 = 0.99;
-
-/// Whose measure, when, and of which requests.
-#[derive(Debug, Clone)]
-struct Place {
-    of: String,
-    clients: Vec<usize>,
-    services: Vec<usize>,
-    variant: usize,
-    /// In words: `during surge`.
-    when: String,
-    span: Range<Duration>,
-    criticality: Option<Criticality>,
-    customer: Option<(usize, String)>,
-    reason: Option<usize>,
-    tasks: Option<Range<usize>>,
-    holding: f64,
-}
-
-/// One thing that must show.
-#[derive(Debug, Clone)]
-pub struct Check {
-    line: u64,
-    measure: &'static Measure,
-    place: Place,
-    times: Option<Place>,
-    order: bool,
-    /// Whether bounds are shares of capacity.
-    of_capacity: bool,
-    at_least: Option<f64>,
-    at_most: Option<f64>,
-}
-
-/// What came of a check.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-#[non_exhaustive]
-pub struct Judged {
-    /// What was measured, in words.
-    pub what: String,
-    /// The line of the check.
-    pub line: u64,
-    /// The name of the variant.
-    pub variant: String,
-    /// What came out; none if there was nothing to measure, or no end to it.
-    pub measured: Option<f64>,
-    /// The unit of `measured` and of the bounds: `share`, `seconds`, `count`, `times` or
-    /// `per_second`.
-    pub unit: &'static str,
-    /// The lower bound.
-    pub at_least: Option<f64>,
-    /// The upper bound.
-    pub at_most: Option<f64>,
-    /// Whether it held.
-    pub passed: bool,
-}
-
-impl Judged {
-    /// The bounds in words.
-    pub fn bounds(&self) -> String {
-        let bound = |word: &str, value: Option<f64>| {
-            value.map(|value| format!("{word} {}", written(value, self.unit)))
-        };
-        let both = [bound("at least", self.at_least), bound("at most", self.at_most)];
-        both.into_iter().flatten().collect::<Vec<_>>().join(", ")
-    }
-
-    /// What was measured, with its unit.
-    pub fn measured_text(&self) -> String {
-        self.measured.map_or_else(|| "nothing".to_owned(), |value| written(value, self.unit))
-    }
-
-    /// The verdict in a line.
-    pub fn line(&self) -> String {
-        let word = if self.passed { "PASS" } else { "FAIL" };
-        format!("{word}  {}: {} ({})", self.what, self.measured_text(), self.bounds())
-    }
-}
-
-/// A value with its unit.
-pub fn written(value: f64, unit: &str) -> String {
-    let digits = |value: f64| match value.abs() {
-        size if value.fract() == 0.0 && size < 1e15 => format!("{value:.0}"),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    };
-    match unit {
-        // 99.99 % must not read as 100 %.
-        "share" if (0.9..1.0).contains(&value) && value > 0.998 => {
-            format!("{:.3} %", (value * 1e5).floor() / 1e3)
-        }
-        "share" => format!("{} %", digits((value * 1e6).round() / 1e4)),
-        "seconds" if value < 1e-3 => format!("{} µs", digits(value * 1e6)),
-        "seconds" if value < 1.0 => format!("{} ms", digits(value * 1e3)),
-        "seconds" => format!("{} s", digits(value)),
-        "times" => format!("{}x", digits(value)),
-        "per_second" => format!("{}/s", digits(value)),
-        _ => digits(value),
-    }
-}
-
-impl Check {
-    /// The variants that have to run for it.
-    pub fn variants(&self) -> impl Iterator<Item = usize> {
-        [Some(self.place.variant), self.times.as_ref().map(|t| t.variant)].into_iter().flatten()
-    }
-
-    /// Judges a check by what was written down of each variant.
-    pub(super) fn judge(&self, variants: &[Variant], records: &[&Record]) -> Judged {
-        let value = |place: &Place| self.value(place, variants, records);
-        let measured = match &self.times {
-            Some(other) => value(&self.place).zip(value(other)).map(|(this, that)| this / that),
-            None => value(&self.place),
-        };
-        let measured = measured.filter(|value| value.is_finite());
-        let passed = measured.is_some_and(|value| {
-            self.at_least.is_none_or(|least| value >= least)
-                && self.at_most.is_none_or(|most| value <= most)
-        });
-        Judged {
-            what: self.what(variants),
-            line: self.line,
-            variant: variants[self.place.variant].name.clone(),
-            measured,
-            unit: self.unit(),
-            at_least: self.at_least,
-            at_most: self.at_most,
-            passed,
-        }
-    }
-
-    fn value(&self, place: &Place, variants: &[Variant], records: &[&Record]) -> Option<f64> {
-        let variant = &variants[place.variant];
-        let sample = Sample {
-            parts: &variant.parts,
-            record: records[place.variant],
-            clients: &place.clients,
-            services: &place.services,
-            span: place.span.clone(),
-            criticality: place.criticality,
-            customer: place.customer.as_ref().map(|(index, _)| *index),
-            reason: place.reason,
-            tasks: place.tasks.clone(),
-            holding: place.holding,
-        };
-        if self.order {
-            return inversion(self.measure, &sample);
-        }
-        let value = (self.measure.value)(&sample)?;
-        if self.of_capacity {
-            let capacity = sample.capacity();
-            return (capacity > 0.0).then(|| value / capacity);
-        }
-        Some(value)
-    }
-
-    fn unit(&self) -> &'static str {
-        match self.measure.unit {
-            _ if self.times.is_some() => "times",
-            Unit::Share => "share",
-            Unit::PerSecond if self.of_capacity => "share",
-            Unit::PerSecond => "per_second",
-            Unit::Time => "seconds",
-            Unit::Count => "count",
-            Unit::Times => "times",
-        }
-    }
-
-    /// The check in words.
-    pub(super) fn what(&self, variants: &[Variant]) -> String {
-        let mut what = format!("{} of {}", self.measure.name, self.place.of);
-        if self.order {
-            what = format!("largest inversion by criticality of {what}");
-        }
-        if let Some(criticality) = self.place.criticality {
-            what = format!("{what}, {}", criticality.name());
-        }
-        if let Some((_, customer)) = &self.place.customer {
-            what = format!("{what}, customer {customer}");
-        }
-        if let Some(reason) = self.place.reason {
-            what = format!("{what}, {}", REASONS[reason]);
-        }
-        if let Some(tasks) = &self.place.tasks {
-            what = format!("{what}, tasks {}..{}", tasks.start, tasks.end);
-        }
-        what = format!("{what} {}", self.place.when);
-        if self.place.variant > 0 {
-            what = format!("{what} in {}", variants[self.place.variant].name);
-        }
-        if let Some(times) = &self.times {
-            let place = &self.place;
-            let mut other = Vec::new();
-            if times.of != place.of {
-                other.push(format!("of {}", times.of));
-            }
-            if times.criticality != place.criticality {
-                other.extend(times.criticality.map(|c| c.name().to_owned()));
-            }
-            if times.customer != place.customer {
-                other.extend(times.customer.as_ref().map(|(_, name)| name.clone()));
-            }
-            if times.when != place.when {
-                other.push(times.when.clone());
-            }
-            if times.variant != place.variant {
-                other.push(format!("in {}", variants[times.variant].name));
-            }
-            what = format!("{what}, against {}", other.join(" "));
-        }
-        what
-    }
-}
-
-/// By how much a criticality has less than one below it; none of them, and it is 0.
-fn inversion(measure: &Measure, sample: &Sample<'_>) -> Option<f64> {
-    let levels = Criticality::ALL.map(|criticality| {
-        (measure.value)(&Sample { criticality: Some(criticality), ..sample.clone() })
-    });
-    let present: Vec<f64> = levels.into_iter().flatten().collect();
-    let pairs = present.windows(2).map(|pair| pair[0] - pair[1]);
-    (present.len() > 1).then(|| pairs.fold(0.0, f64::max))
-}
-
-impl Sample<'_> {
-    /// Requests a second that could be done for those who are measured.
-    pub(super) fn capacity(&self) -> f64 {
-        let mut services: Vec<usize> = if self.services.is_empty() {
-            self.clients.iter().map(|&client| self.parts.capacity_of[client]).collect()
-        } else {
-            self.services.to_vec()
-        };
-        services.sort_unstable();
-        services.dedup();
-        services.into_iter().map(|service| self.parts.capacity(service)).sum()
-    }
-}
-
 /// What checks are about.
-pub(super) struct Context<'a> {
-    pub(super) variants: &'a [Variant],
-    pub(super) windows: &'a [(String, Range<Duration>)],
-    pub(super) lasts: Duration,
+pub(in crate::scenario) struct Context<'a> {
+    pub(in crate::scenario) variants: &'a [Variant],
+    pub(in crate::scenario) windows: &'a [(String, Range<Duration>)],
+    pub(in crate::scenario) lasts: Duration,
 }
 
 /// Reads the list of checks.
-pub(super) fn checks(node: &Node, context: &Context<'_>) -> Result<Vec<Check>, Fault> {
+pub(in crate::scenario) fn checks(node: &Node, context: &Context<'_>) -> Result<Vec<Check>, Fault> {
     let example = "a list of checks, such as [{ success: web, at_least: 99% }]";
     let list = node.list(example)?;
     if list.is_empty() {
@@ -460,16 +216,13 @@ impl Context<'_> {
         let Some(node) = node else {
             return Ok(("all the time".to_owned(), Duration::ZERO..self.lasts));
         };
-        let (when, span) = match node.span() {
-            Some(span) => {
-                let span = within(node, span?, self.lasts)?;
-                (format!("from {:?} to {:?}", span.start, span.end), span)
-            }
-            None => {
-                let names: Vec<&str> = self.windows.iter().map(|(n, _)| n.as_str()).collect();
-                let index = node.one_of("window", &names)?;
-                (format!("during {}", names[index]), self.windows[index].1.clone())
-            }
+        let (when, span) = if let Some(span) = node.span() {
+            let span = within(node, span?, self.lasts)?;
+            (format!("from {:?} to {:?}", span.start, span.end), span)
+        } else {
+            let names: Vec<&str> = self.windows.iter().map(|(name, _)| name.as_str()).collect();
+            let index = node.one_of("window", &names)?;
+            (format!("during {}", names[index]), self.windows[index].1.clone())
         };
         let whole = |at: Duration| at.subsec_nanos() == 0;
         if measure.by_second && !(whole(span.start) && whole(span.end)) {
@@ -555,17 +308,20 @@ fn bound(node: &Node, measure: &Measure, relative: bool) -> Result<(f64, bool), 
         Unit::Share | Unit::Times => plain(node.portion()),
         Unit::Time => plain(node.duration().map(|span| span.as_secs_f64())),
         Unit::Count => plain(node.number()),
-        Unit::PerSecond => match &node.value {
-            Value::Text(text) if text.ends_with('%') => node.portion().map(|share| (share, true)),
-            _ => plain(node.per_second().map_err(|_| {
-                node.not("a share of capacity, such as 95%, or a rate, such as 100/s")
-            })),
-        },
+        Unit::PerSecond => {
+            if let Value::Text(text) = &node.value
+                && text.ends_with('%')
+            {
+                return node.portion().map(|share| (share, true));
+            }
+            let wanted = "a share of capacity, such as 95%, or a rate, such as 100/s";
+            plain(node.per_second().map_err(|_| node.not(wanted)))
+        }
     }
 }
 
 /// Reads the windows: a name and from when to when.
-pub(super) fn windows(
+pub(in crate::scenario) fn windows(
     node: &Node,
     lasts: Duration,
 ) -> Result<Vec<(String, Range<Duration>)>, Fault> {
