@@ -1,5 +1,6 @@
 //! The gate that every request passes, and the controller that sets it.
 
+use super::room::{Lease, Room};
 use super::shed::{Facts, Plan, ShedConfig, Shedder};
 use super::{Decision, Permit, Request};
 use crate::attempts::{AttemptHistogram, AttemptsConfig};
@@ -10,7 +11,6 @@ use crate::levels::{LevelGate, Levels};
 use crate::quota::{QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
 use crate::signal::Reading;
-use super::room::{Lease, Room};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::units::{Cost, Timestamp};
 use std::sync::Arc;
@@ -174,11 +174,13 @@ impl AdmissionGate {
 
     fn cause(&self, criticality: Criticality) -> Cause {
         let word = self.cause.load(Ordering::Relaxed);
-        Cause::Signal {
-            signal: SignalId((word >> 32) as u8),
-            utilization: Thousandths(word as u32),
-            threshold: self.threshold(criticality),
+        let (signal, utilization) = (SignalId((word >> 32) as u8), Thousandths(word as u32));
+        let threshold = self.threshold(criticality);
+        if utilization < threshold {
+            // Between two looks there was no more room: the queue has reached the threshold.
+            return Cause::Signal { signal: SignalId::QUEUE, utilization: threshold, threshold };
         }
+        Cause::Signal { signal, utilization, threshold }
     }
 
     fn threshold(&self, criticality: Criticality) -> Thousandths {

@@ -38,7 +38,6 @@ pub enum Role {
     Confirming,
 }
 
-
 /// How several signals become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Combine {

@@ -114,8 +114,7 @@ pub struct Thresholds {
 impl Thresholds {
     /// Refuses from these loads per core on.
     pub fn new(cores: u32, from: [f64; 4]) -> Self {
-        let load =
-            LoadAverage::new(Duration::from_millis(100), f64::from(cores), Timestamp::ZERO);
+        let load = LoadAverage::new(Duration::from_millis(100), f64::from(cores), Timestamp::ZERO);
         Self { load: load.expect("cores"), level: 0.0, from }
     }
 }

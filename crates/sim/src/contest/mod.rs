@@ -74,7 +74,8 @@ pub enum Answer {
 pub trait Contender {
     /// Requests that are done, or not to be served after all, make others start: see
     /// [`Contender::release`].
-    fn offer(&mut self, asked: Asked, active: usize, now: Timestamp, rng: &mut SeededRng) -> Answer;
+    fn offer(&mut self, asked: Asked, active: usize, now: Timestamp, rng: &mut SeededRng)
+    -> Answer;
     /// A request is done, having taken `work` of CPU, `waited` from coming to starting (or to its
     /// fair share of the CPU), and `took` altogether.
     fn done(&mut self, id: u32, work: Duration, took: Duration, active: usize, now: Timestamp);

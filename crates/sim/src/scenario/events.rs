@@ -52,7 +52,8 @@ pub(super) fn changes(node: &Node, parts: &Parts) -> Result<Vec<(Timestamp, Chan
         }
         steps.append(&mut event.steps);
     }
-    steps.sort_by_key(|step| step.at);
+    // What ends makes way for what begins at that moment.
+    steps.sort_by_key(|step| (step.at, !step.ends));
     restore_rates(&mut steps, parts);
     Ok(steps.into_iter().map(|step| (Timestamp::ZERO + step.at, step.change)).collect())
 }

@@ -20,11 +20,6 @@ use tidegate_core::{CostRate, Criticality};
 const LATENCY: Duration = Duration::from_micros(250);
 /// CPU time of a refusal.
 const REJECT_COST: Duration = Duration::from_micros(50);
-/// Running or ready tasks per core: enough that the core is never idle for lack of them, few enough
-/// that each gets its turn soon.
-const LOAD_TARGET: f64 = 8.0;
-/// Time constant of the executor load average.
-const LOAD_TAU: Duration = Duration::from_millis(100);
 /// Client tasks in a group.
 const CLIENT_TASKS: u64 = 10;
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -227,7 +222,7 @@ fn service(entry: &Entry, names: &Names) -> Result<ServiceSpec, Fault> {
         sharing: fields.or("sharing", Sharing::Shared, sharing)?,
         work: work(fields.need("work", "5ms")?)?,
         reject_cost: fields.or("reject_cost", REJECT_COST, Node::duration)?,
-        admission: fields.or("protection", Some(default_protection()), protection)?,
+        admission: fields.or("protection", Some(AdmissionSpec::default()), protection)?,
         degraded: fields.or("degraded", None, |node| node.share().map(Some))?,
         calls,
         qps_limits: extras::request_limits(&fields, names)?,
@@ -284,19 +279,15 @@ fn sigma(node: &Node) -> Result<f64, Fault> {
     if sigma <= 4.0 { Ok(sigma) } else { Err(node.not("a number from 0 to 4")) }
 }
 
-fn default_protection() -> AdmissionSpec {
-    AdmissionSpec { load_target: LOAD_TARGET, load_tau: LOAD_TAU, shed: ShedConfig::default() }
-}
-
 type Setter = fn(ShedConfig, Duration) -> Result<ShedConfig, InvalidNumber>;
 
 fn protection(node: &Node) -> Result<Option<AdmissionSpec>, Fault> {
-    let mut spec = default_protection();
+    let mut spec = AdmissionSpec::default();
     if let Some(on) = node.switch() {
         return Ok(on.then_some(spec));
     }
     if !matches!(node.value, Value::Map(_)) {
-        return Err(node.not("on, off or a map such as { load_target: 8 }"));
+        return Err(node.not("on, off or a map such as { queue_per_task: 4 }"));
     }
     let fields = node.fields(&keys::PROTECTION)?;
     fields.set("load_target", &mut spec.load_target, Node::positive)?;
@@ -310,7 +301,7 @@ fn protection(node: &Node) -> Result<Option<AdmissionSpec>, Fault> {
     }
     let spans: [(&str, Setter); 5] = [
         ("offered_tau", ShedConfig::offered_tau),
-        ("offered_tau_shedding", ShedConfig::offered_tau_shedding),
+        ("offered_tau_lately", ShedConfig::offered_tau_lately),
         ("capacity_tau", ShedConfig::capacity_tau),
         ("bias_tau", ShedConfig::bias_tau),
         ("horizon", ShedConfig::horizon),
@@ -319,6 +310,15 @@ fn protection(node: &Node) -> Result<Option<AdmissionSpec>, Fault> {
         if let Some(node) = fields.get(key) {
             shed = accepted(node, set(shed, node.duration()?))?;
         }
+    }
+    if let Some(node) = fields.get("queue_per_task") {
+        shed = accepted(node, shed.queue_per_task(node.number()?))?;
+    }
+    if let Some(node) = fields.get("queue_per_cpu") {
+        shed = accepted(node, shed.queue_per_cpu(node.number()?))?;
+    }
+    if let Some(node) = fields.get("slack") {
+        shed = accepted(node, shed.slack(ratio(node)?))?;
     }
     if let Some(node) = fields.get("floor") {
         shed = accepted(node, shed.floor(ratio(node)?))?;

@@ -4,7 +4,7 @@ use super::cpu::Cpu;
 use super::spec::{AdmissionSpec, ServiceSpec, TaskSpec};
 use core::time::Duration;
 use std::sync::Arc;
-use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request};
+use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request, Seen};
 use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::average::Rate;
 use tidegate_core::balance::LoadReport;
@@ -31,6 +31,7 @@ struct Protection {
     load: LoadAverage,
     load_signal: SignalId,
     costs: CostLane,
+    worked_seen: f64,
 }
 
 /// A backend task.
@@ -70,7 +71,7 @@ impl Backend {
     ) -> Result<Self, InvalidNumber> {
         let now = Timestamp::ZERO;
         let spec = of.tasks[index];
-        let protect = |admission| Protection::new(admission, of, spec.cores, customers);
+        let protect = |admission| Protection::new(admission, of, spec, customers);
         Ok(Self {
             service,
             index,
@@ -164,7 +165,12 @@ impl Backend {
             ..LoadReport::default()
         };
         if let Some(p) = &mut self.protection {
-            p.controller.tick(&p.gate, p.signals.reading(now), now);
+            let worked = self.cpu.worked();
+            let used = Cost::from_nanos(((worked - p.worked_seen).max(0.0) * 1e9) as u64);
+            p.worked_seen = worked;
+            let load = self.cpu.active() as f64 / self.spec.cores;
+            let seen = Seen::new(p.signals.reading(now)).load(load).used(used);
+            p.controller.tick(&p.gate, seen, now);
         }
     }
 
@@ -178,10 +184,11 @@ impl Protection {
     fn new(
         admission: &AdmissionSpec,
         of: &ServiceSpec,
-        cores: f64,
+        task: TaskSpec,
         customers: usize,
     ) -> Result<Self, InvalidNumber> {
         let now = Timestamp::ZERO;
+        let shed = admission.shed.clone().cpus(task.cores * task.speed)?;
         let mut quota = QuotaConfig::default();
         quota.customers_max = customers.max(1);
         let gate = AdmissionGate::new(quota);
@@ -193,12 +200,13 @@ impl Protection {
         let attempts = AttemptsConfig::default();
         Ok(Self {
             lane: gate.lane(),
-            controller: Controller::new(admission.shed.clone(), attempts, &gate, now),
+            controller: Controller::new(shed, attempts, &gate, now),
             signals,
-            load: LoadAverage::new(admission.load_tau, cores, now)?,
+            load: LoadAverage::new(admission.load_tau, task.cores, now)?,
             load_signal,
             costs: CostTable::new(4 * customers.max(1), guess).lane(),
             gate,
+            worked_seen: 0.0,
         })
     }
 }

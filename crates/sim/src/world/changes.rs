@@ -16,7 +16,14 @@ const BACK: u32 = 3;
 const WARM_STEPS: u32 = 16;
 
 impl World {
+    pub(super) fn queue_change(&mut self, index: usize) {
+        if let Some((at, _)) = self.spec.changes.get(index) {
+            self.queue.push(*at, Event::Change { index: index as u32 });
+        }
+    }
+
     pub(super) fn change(&mut self, index: usize) {
+        self.queue_change(index + 1);
         let change = self.spec.changes[index].1.clone();
         match change {
             Change::Rate { client, rate } => {

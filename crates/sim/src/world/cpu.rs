@@ -61,6 +61,8 @@ pub struct Cpu<J> {
     number: u64,
     /// Core-seconds that were busy.
     busy: f64,
+    /// Work done on jobs, in seconds of the reference machine.
+    worked: f64,
     last: Timestamp,
 }
 
@@ -76,6 +78,7 @@ impl<J: Copy + Ord> Cpu<J> {
             chores: 0.0,
             number: 0,
             busy: 0.0,
+            worked: 0.0,
             last: Timestamp::ZERO,
         }
     }
@@ -89,6 +92,11 @@ impl<J: Copy + Ord> Cpu<J> {
     pub(crate) fn busy(&mut self, now: Timestamp) -> f64 {
         self.advance(now);
         self.busy
+    }
+
+    /// Work done on jobs until the last time anything happened, in seconds of the reference machine.
+    pub(crate) fn worked(&self) -> f64 {
+        self.worked
     }
 
     pub(crate) fn set_speed(&mut self, speed: f64, now: Timestamp) {
@@ -171,7 +179,9 @@ impl<J: Copy + Ord> Cpu<J> {
             elapsed -= spent;
         }
         self.attained += elapsed * self.rate();
-        self.busy += elapsed * self.cores.min(self.running.len() as f64);
+        let busy = elapsed * self.cores.min(self.running.len() as f64);
+        self.busy += busy;
+        self.worked += busy * self.speed;
     }
 }
 

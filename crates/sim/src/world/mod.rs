@@ -319,9 +319,9 @@ impl World {
         world.make_connections()?;
         world.make_batches()?;
         world.make_doormen()?;
-        for (index, (at, _)) in world.spec.changes.iter().enumerate() {
-            world.queue.push(*at, Event::Change { index: index as u32 });
-        }
+        // Changes of the same moment happen in the order in which they stand.
+        world.spec.changes.sort_by_key(|(at, _)| *at);
+        world.queue_change(0);
         world.queue.push(Timestamp::from_secs(1), Event::Second);
         Ok(world)
     }

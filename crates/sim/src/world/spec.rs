@@ -149,10 +149,14 @@ pub struct AdmissionSpec {
 }
 
 impl Default for AdmissionSpec {
-    /// Eight jobs a core keep it busy at an eighth of the latency that a deadline of a second
-    /// bears, and a tenth of a second is some dozen requests of usual size.
+    /// The queue is what is held as a rule, at a few jobs a core; the load average is there for
+    /// what the queue does not see. A tenth of a second is some dozen requests of usual size.
     fn default() -> Self {
-        Self { load_target: 8.0, load_tau: Duration::from_millis(100), shed: ShedConfig::default() }
+        Self {
+            load_target: 16.0,
+            load_tau: Duration::from_millis(100),
+            shed: ShedConfig::default(),
+        }
     }
 }
 

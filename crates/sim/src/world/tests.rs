@@ -24,7 +24,7 @@ fn service(tasks: usize, admission: bool) -> ServiceSpec {
         work: WorkSpec::Exponential(WORK),
         reject_cost: Duration::ZERO,
         admission: admission.then(|| AdmissionSpec {
-            load_target: 8.0,
+            load_target: 16.0,
             load_tau: Duration::from_millis(100),
             shed: tidegate_core::admission::shed::ShedConfig::default(),
         }),

@@ -270,13 +270,7 @@ impl Shedder {
         (busy, !busy && (self.waiting < FREE_BELOW || self.boost > 1.0 + GROWTH))
     }
 
-    fn arm(
-        &mut self,
-        signals: Utilization,
-        reading: Reading,
-        queue: Option<Queue>,
-        capacity: f64,
-    ) {
+    fn arm(&mut self, signals: Utilization, reading: Reading, queue: Option<Queue>, capacity: f64) {
         let was_calm = !self.armed[0];
         let thresholds = self.config.thresholds;
         // A surge that is plain need not be averaged.
@@ -356,8 +350,7 @@ impl Shedder {
         let growth = 1.0 + GROWTH * tick / unseen;
         self.boost = if busy { 1.0 } else { (self.boost * growth).min(BOOST_MAX) };
         let by_queue = queue.map(|queue| queue.busy + set_point * queue.unit);
-        let by_signals =
-            if self.by_signals { self.flight.by_signals(set_point) } else { None };
+        let by_signals = if self.by_signals { self.flight.by_signals(set_point) } else { None };
         let wanted = by_queue.into_iter().chain(by_signals).reduce(f64::min);
         let inflight = facts.inflight.as_nanos() as f64;
         let missing = wanted.map_or(0.0, |wanted| wanted - inflight);
