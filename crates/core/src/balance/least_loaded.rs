@@ -25,7 +25,8 @@ use super::errors::{MEMORY, RecentErrors};
 use super::heap::Heap;
 use super::roster::Roster;
 use super::slow_start::{STEPS, SlowStart};
-use super::{BackendId, Join, Outcome, Pick, PickReason, Standing};
+use super::{BackendId, Join, Pick, PickReason, Standing};
+use crate::outcome::Outcome;
 use crate::units::Timestamp;
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -133,7 +134,7 @@ impl LeastLoaded {
     pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
         self.advance(now);
         self.roster.on_complete(id);
-        if outcome == Outcome::Failure && self.roster.standing(id) != Standing::Absent {
+        if outcome.is_failure() == Some(true) && self.roster.standing(id) != Standing::Absent {
             self.errors.record(id);
         }
         self.rekey(id);
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!([(); 4].map(|()| send(&mut policy, now)), [3, 5, 7, 8]);
         let table: Vec<u32> = (0..10).map(|id| policy.active(BackendId(id))).collect();
         assert_eq!(table, [2, 1, 1, 1, 1, 1, 2, 1, 1, 1]);
-        policy.on_complete(BackendId(4), Outcome::Success, now);
+        policy.on_complete(BackendId(4), Outcome::Served, now);
         assert_eq!(send(&mut policy, now), 4);
         // All but t0 and t6, each once, those first whose turn is longest ago.
         let next = [(); 8].map(|()| send(&mut policy, now));
@@ -248,16 +249,16 @@ mod tests {
     fn an_error_counts_as_a_request_for_five_seconds() {
         let mut policy = warm(2);
         let failed = send(&mut policy, Timestamp::ZERO);
-        policy.on_complete(BackendId(failed), Outcome::Failure, Timestamp::ZERO);
+        policy.on_complete(BackendId(failed), Outcome::Failed, Timestamp::ZERO);
         assert_eq!(failed, 0);
         for ms in (0..4_990).step_by(10) {
             let now = Timestamp::from_millis(ms);
             assert_eq!(send(&mut policy, now), 1, "at {ms} ms");
-            policy.on_complete(BackendId(1), Outcome::Success, now);
+            policy.on_complete(BackendId(1), Outcome::Served, now);
         }
         assert_eq!(send(&mut policy, Timestamp::from_secs(5)), 0);
         // What the caller gave up says nothing.
-        policy.on_complete(BackendId(0), Outcome::Ignored, Timestamp::from_secs(5));
+        policy.on_complete(BackendId(0), Outcome::Abandoned, Timestamp::from_secs(5));
         assert_eq!(policy.recent_errors(BackendId(0)), 0);
     }
 
@@ -273,7 +274,7 @@ mod tests {
             for _ in 0..1_600 {
                 let id = send(&mut policy, now);
                 cold += u32::from(id == 9);
-                policy.on_complete(BackendId(id), Outcome::Success, now);
+                policy.on_complete(BackendId(id), Outcome::Served, now);
             }
             // A full share is 160.
             assert!(cold.abs_diff(10 * step) <= 10, "{cold} at {secs} s");
@@ -302,7 +303,7 @@ mod tests {
             for id in [0, 1] {
                 for _ in 0..100 {
                     policy.on_start(BackendId(id), now);
-                    policy.on_complete(BackendId(id), Outcome::Failure, now);
+                    policy.on_complete(BackendId(id), Outcome::Failed, now);
                 }
             }
             policy

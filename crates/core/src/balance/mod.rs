@@ -105,18 +105,6 @@ pub enum Standing {
     LameDuck,
 }
 
-/// How an attempt ended, as far as balancing is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The backend did what it should. An error that the request itself is to blame for (not found,
-    /// not allowed) is one of these.
-    Success,
-    /// The backend failed, refused as overloaded, or could not be reached.
-    Failure,
-    /// Says nothing about the backend: the caller went away.
-    Ignored,
-}
-
 /// The backend for a request, and why that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pick {

@@ -1,9 +1,10 @@
 //! Any of the policies, behind one surface.
 
 use super::{
-    BackendId, Join, LeastLoaded, LoadReport, Outcome, Pick, PickGate, Prequal, Probes, ReportFate,
+    BackendId, Join, LeastLoaded, LoadReport, Pick, PickGate, Prequal, Probes, ReportFate,
     RoundRobin, Standing, Weighted, WeightedLanes,
 };
+use crate::outcome::Outcome;
 use crate::rng::Rng;
 use crate::units::Timestamp;
 use core::time::Duration;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 /// A balancing policy. Shells feed every fact they have; each policy uses what it can.
 ///
 /// ```
-/// use tidegate_core::balance::{BackendId, Join, LeastLoaded, Outcome, Policy};
-/// use tidegate_core::{Timestamp, rng::SeededRng};
+/// use tidegate_core::balance::{BackendId, Join, LeastLoaded, Policy};
+/// use tidegate_core::{Outcome, Timestamp, rng::SeededRng};
 ///
 /// let mut policy = Policy::from(LeastLoaded::new(Default::default()));
 /// let (now, mut rng) = (Timestamp::ZERO, SeededRng::new(1));
@@ -23,7 +24,7 @@ use std::sync::Arc;
 /// let pick = policy.pick(now, &mut rng).unwrap();
 /// policy.on_start(pick.backend, now);
 /// // … the request is sent, and answered …
-/// policy.on_complete(pick.backend, Outcome::Success, now);
+/// policy.on_complete(pick.backend, Outcome::Served, now);
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]

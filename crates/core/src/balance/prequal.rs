@@ -36,7 +36,8 @@
 use super::errors::{MEMORY, RecentErrors};
 use super::roster::Roster;
 use super::slow_start::{STEPS, SlowStart};
-use super::{BackendId, Join, Outcome, Pick, PickReason, Standing};
+use super::{BackendId, Join, Pick, PickReason, Standing};
+use crate::outcome::Outcome;
 use crate::rng::Rng;
 use crate::units::{InvalidNumber, Ratio, Timestamp, nanos};
 use core::time::Duration;
@@ -315,7 +316,7 @@ impl Prequal {
     pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
         self.advance(now);
         self.roster.on_complete(id);
-        if outcome == Outcome::Failure && self.roster.standing(id) != Standing::Absent {
+        if outcome.is_failure() == Some(true) && self.roster.standing(id) != Standing::Absent {
             self.errors.record(id);
         }
     }

@@ -42,9 +42,10 @@ mod tests;
 
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Cause, Reason, Rejection};
+use crate::outcome::Outcome;
 use crate::units::{InvalidNumber, Timestamp, nanos};
 use core::time::Duration;
-use pace::{Outcome, Pace, PaceConfig};
+use pace::{Pace, PaceConfig};
 use queue::{Queue, Queued, Ticket};
 
 /// How [`BatchProxy`] behaves.
@@ -113,8 +114,8 @@ pub enum Release<T> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_core::{Criticality, Timestamp};
-/// use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release, pace::Outcome};
+/// use tidegate_core::{Criticality, Outcome, Timestamp};
+/// use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release};
 ///
 /// let mut proxy = BatchProxy::new(BatchConfig::default())?;
 /// let now = Timestamp::ZERO;
@@ -123,7 +124,7 @@ pub enum Release<T> {
 /// let sent = proxy.release(now);
 /// assert_eq!(sent, Some(Release::Send { item: "work", criticality: Criticality::Sheddable }));
 /// let later = Timestamp::from_millis(12);
-/// proxy.on_result(Outcome::Accepted, Duration::from_millis(12), later);
+/// proxy.on_result(Outcome::Served, Duration::from_millis(12), later);
 /// assert_eq!(proxy.outstanding(), 0);
 /// # Ok::<(), tidegate_core::units::InvalidNumber>(())
 /// ```
@@ -166,7 +167,7 @@ impl<T> BatchProxy<T> {
     }
 
     /// Takes an item back whose worker went away. None if it has left the queue: one that was sent
-    /// is the shell's to stop, and to report as [`Outcome::Cancelled`].
+    /// is the shell's to stop, and to report as [`Outcome::Abandoned`].
     pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         self.queue.remove(ticket).map(|queued| queued.item)
     }

@@ -173,7 +173,7 @@ fn errors_count_as_requests_in_flight() {
     refresh(&mut policy, Timestamp::ZERO);
     assert_eq!(pick(&mut policy, Timestamp::ZERO).0, 0);
     for _ in 0..5 {
-        policy.on_complete(BackendId(0), Outcome::Failure, Timestamp::ZERO);
+        policy.on_complete(BackendId(0), Outcome::Failed, Timestamp::ZERO);
     }
     refresh(&mut policy, Timestamp::ZERO);
     assert_eq!(pick(&mut policy, Timestamp::ZERO).0, 1);
@@ -191,7 +191,7 @@ fn errors_and_answers_end_with_the_task_they_were_of() {
         let mut policy = policy(3, PrequalConfig { slow_start, ..keeping() });
         policy.on_probe(BackendId(0), 0, ms(1), Timestamp::ZERO);
         for _ in 0..5 {
-            policy.on_complete(BackendId(0), Outcome::Failure, Timestamp::ZERO);
+            policy.on_complete(BackendId(0), Outcome::Failed, Timestamp::ZERO);
         }
         policy
     };
