@@ -1,4 +1,5 @@
 use super::*;
+use crate::decision::Cause;
 use crate::rng::{Rng, SeededRng};
 use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
 use proptest::prelude::*;
@@ -647,6 +648,61 @@ proptest! {
             prop_assert!(pace.window() > 0.0);
             prop_assert!(pace.window() <= f64::from(window_max));
             prop_assert!(pace.spacing() <= Duration::from_nanos(probe));
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_at_the_gate() {
+    let config = BatchConfig { queue_max: 2, ..BatchConfig::default() };
+    let mut proxy = BatchProxy::new(config).unwrap();
+    let gate = proxy.gate();
+    let open = || Criticality::ALL.map(|level| gate.check(level).is_ok());
+    assert_eq!(open(), [true; 4]);
+    let _ = proxy.offer(1, SheddablePlus, None, at(0));
+    assert_eq!(open(), [true; 4]);
+    let _ = proxy.offer(2, Critical, None, at(0));
+    // Who is above SHEDDABLE_PLUS displaces it.
+    assert_eq!(open(), [false, false, true, true]);
+    let told = gate.check(Sheddable).unwrap_err();
+    let Offer::Refused { rejection, .. } = proxy.offer(3, Sheddable, None, at(0)) else {
+        panic!("taken into a full queue")
+    };
+    assert_eq!(told, rejection);
+    let _ = proxy.offer(4, CriticalPlus, None, at(0));
+    assert_eq!(open(), [false, false, false, true]);
+    assert!(proxy.release(at(0)).is_some());
+    assert_eq!((open(), gate.queued()), ([true; 4], 1));
+}
+
+proptest! {
+    /// As long as nothing has a deadline, the gate says what the owner does.
+    #[test]
+    fn the_gate_says_what_the_owner_does(
+        steps in proptest::collection::vec((0_u8..4, 0_usize..4), 1..100),
+        queue_max in 0_usize..5,
+    ) {
+        let mut proxy = BatchProxy::new(BatchConfig { queue_max, ..Default::default() }).unwrap();
+        let gate = proxy.gate();
+        let mut tickets = Vec::new();
+        for (i, (kind, level)) in steps.into_iter().enumerate() {
+            let now = at(i as u64);
+            match kind {
+                0 | 1 => {
+                    let level = Criticality::ALL[level];
+                    let said = gate.check(level);
+                    match proxy.offer(i, level, None, now) {
+                        Offer::Refused { rejection, .. } => prop_assert_eq!(said, Err(rejection)),
+                        Offer::Queued(ticket) | Offer::Displaced { ticket, .. } => {
+                            prop_assert_eq!(said, Ok(()));
+                            tickets.push(ticket);
+                        }
+                    }
+                }
+                2 => drop(proxy.release(now)),
+                _ => drop(tickets.pop().and_then(|ticket| proxy.cancel(ticket))),
+            }
+            prop_assert_eq!(gate.queued() as usize, proxy.queued());
         }
     }
 }
