@@ -19,10 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use tidegate_core::balance::{BackendId, Join, LoadReport, RoundRobin, Weighted, WeightedConfig};
+use tidegate_core::decision::Advice;
 use tidegate_core::retry::{BudgetConfig, BudgetController};
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::throttle::{Outcome, ThrottleConfig, ThrottleController};
-use tidegate_core::{Criticality, Timestamp};
+use tidegate_core::throttle::{ThrottleConfig, ThrottleController};
+use tidegate_core::{Criticality, Outcome, Timestamp};
 use tower::limit::ConcurrencyLimit;
 use tower::load_shed::LoadShed;
 use tower::{Service, ServiceBuilder, service_fn};
@@ -123,7 +124,12 @@ fn client_side<'a>() -> Vec<Contender<'a>> {
     // Three quarters of what is sent are refused, so about half of it is to be throttled: every
     // decision needs the dice.
     for _ in 0..1_000 {
-        for outcome in [Outcome::Accepted, Outcome::Refused, Outcome::Refused, Outcome::Refused] {
+        for outcome in [
+            Outcome::Served,
+            Outcome::Refused(Advice::RetryElsewhere),
+            Outcome::Refused(Advice::RetryElsewhere),
+            Outcome::Refused(Advice::RetryElsewhere),
+        ] {
             throttle.on_response(Criticality::Critical, outcome);
         }
     }

@@ -23,7 +23,7 @@
 //! | may this request in | [`admission`], by [`levels`] |
 //! | has its customer anything left | [`quota`], what will it [`cost`] |
 //! | what may each task use of a customer's limit | [`fleet`], [`share`], [`doorman`] |
-//! | would the backend take it at all | [`throttle`] |
+//! | would the backend take it at all | [`throttle`], by how attempts ended: [`outcome`] |
 //! | may it be tried again | [`retry`], [`attempts`] |
 //! | which backend task gets it | [`balance`], out of which [`subset`], in which datacenter [`spillover`] |
 //! | may this peer connect, and how often may it ask how we are | [`connection`] |
@@ -45,6 +45,7 @@ pub mod fleet;
 pub mod histogram;
 pub mod levels;
 pub mod machine;
+pub mod outcome;
 pub mod quota;
 pub mod retry;
 pub mod rng;
@@ -59,4 +60,5 @@ pub mod window;
 
 pub use criticality::Criticality;
 pub use customer::CustomerId;
+pub use outcome::Outcome;
 pub use units::{Cost, CostRate, Ratio, Timestamp, Utilization};

@@ -5,10 +5,11 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+use tidegate_core::decision::Advice;
 use tidegate_core::retry::{BudgetConfig, BudgetController};
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::throttle::{Outcome, ThrottleConfig, ThrottleController};
-use tidegate_core::{Criticality, Ratio, Timestamp};
+use tidegate_core::throttle::{ThrottleConfig, ThrottleController};
+use tidegate_core::{Criticality, Outcome, Ratio, Timestamp};
 
 const RETRY: u128 = 1_000_000_000;
 
@@ -125,13 +126,13 @@ fn the_throttle_counts_every_attempt_once() {
                 for _ in 0..ATTEMPTS {
                     if lane.decide(Criticality::Sheddable, &mut rng).is_ok() {
                         let outcome = match rng.below(8) {
-                            0 => Outcome::Accepted,
+                            0 => Outcome::Served,
                             1 => Outcome::NoAnswer,
-                            _ => Outcome::Refused,
+                            _ => Outcome::Refused(Advice::RetryElsewhere),
                         };
                         lane.on_response(Criticality::Sheddable, outcome);
                     }
-                    lane.on_response(Criticality::Critical, Outcome::Accepted);
+                    lane.on_response(Criticality::Critical, Outcome::Served);
                 }
             })
         });

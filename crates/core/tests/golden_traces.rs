@@ -8,14 +8,14 @@ use std::fmt::Write as _;
 use std::time::Duration;
 use tidegate_core::attempts::{AttemptHistogram, AttemptsConfig};
 use tidegate_core::balance::{BackendId, Join, LoadReport, Weighted, WeightedConfig};
-use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release, pace};
+use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release};
 use tidegate_core::decision::Advice;
 use tidegate_core::fleet::{FailStatic, Fleet, FleetConfig, Limits, Usage};
 use tidegate_core::quota::{Charge, QuotaConfig, QuotaGate};
 use tidegate_core::retry::{BudgetConfig, RetryBudget};
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::throttle::{Outcome, Throttle, ThrottleConfig};
-use tidegate_core::{Cost, CostRate, Criticality, CustomerId, Timestamp};
+use tidegate_core::throttle::{Throttle, ThrottleConfig};
+use tidegate_core::{Cost, CostRate, Criticality, CustomerId, Outcome, Timestamp};
 
 /// Compares what `run` writes with the file of that name.
 fn golden(name: &str, seed: u64, run: impl Fn(&mut SeededRng, &mut String)) {
@@ -59,8 +59,12 @@ fn throttle() {
                     continue;
                 }
                 sent += 1;
-                let outcome = if taken < room { Outcome::Accepted } else { Outcome::Refused };
-                taken += u64::from(outcome == Outcome::Accepted);
+                let outcome = if taken < room {
+                    Outcome::Served
+                } else {
+                    Outcome::Refused(Advice::RetryElsewhere)
+                };
+                taken += u64::from(outcome == Outcome::Served);
                 throttle.on_response(level, outcome, now);
             }
             accepted += taken;
@@ -291,7 +295,7 @@ fn batch() {
     golden("batch", 7, |rng, text| {
         writeln!(text, "millis window spacing-us outstanding accepted refused").unwrap();
         let mut proxy = BatchProxy::new(BatchConfig::default()).unwrap();
-        let mut running: Vec<(u64, u64, pace::Outcome)> = Vec::new();
+        let mut running: Vec<(u64, u64, Outcome)> = Vec::new();
         let (mut accepted, mut refused) = (0, 0);
         for millis in 0..20_000_u64 {
             let now = Timestamp::from_millis(millis);
@@ -303,7 +307,7 @@ fn batch() {
             let done = |&mut (_, done, _): &mut _| done <= millis;
             for (sent, _, outcome) in running.extract_if(.., done) {
                 match outcome {
-                    pace::Outcome::Accepted => accepted += 1,
+                    Outcome::Served => accepted += 1,
                     _ => refused += 1,
                 }
                 proxy.on_result(outcome, Duration::from_millis(millis - sent), now);
@@ -313,14 +317,14 @@ fn batch() {
                 assert!(matches!(offer, Offer::Queued(_)), "{offer:?}");
             }
             while let Some(Release::Send { .. }) = proxy.release(now) {
-                let serving = running.iter().filter(|r| r.2 == pace::Outcome::Accepted).count();
+                let serving = running.iter().filter(|r| r.2 == Outcome::Served).count();
                 let (takes, outcome) = if serving < room {
-                    (15 + rng.below(10), pace::Outcome::Accepted)
+                    (15 + rng.below(10), Outcome::Served)
                 } else if room == 0 {
                     let wait = Duration::from_millis(500);
-                    (1, pace::Outcome::Overloaded(Advice::RetryAfter(wait)))
+                    (1, Outcome::Refused(Advice::RetryAfter(wait)))
                 } else {
-                    (1, pace::Outcome::Overloaded(Advice::RetryElsewhere))
+                    (1, Outcome::Refused(Advice::RetryElsewhere))
                 };
                 running.push((millis, millis + takes, outcome));
             }

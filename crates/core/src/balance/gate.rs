@@ -19,6 +19,20 @@ use crate::sync::{AtomicU32, Ordering};
 const LENGTH_BITS: u32 = 24;
 const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 1;
 
+/// How many entries a table has, and why picks of it are what they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape(u32);
+
+impl Shape {
+    pub(super) const fn len(self) -> u32 {
+        self.0 & LENGTH_MAX as u32
+    }
+
+    pub(super) fn reason(self) -> Option<PickReason> {
+        PickReason::ALL.get((self.0 >> LENGTH_BITS) as usize).copied()
+    }
+}
+
 /// A table of picks that any number of threads walk around together.
 #[derive(Debug)]
 pub struct PickGate {
@@ -46,16 +60,26 @@ impl PickGate {
     /// The backend for one request; nothing if there are none.
     #[inline]
     pub fn pick(&self) -> Option<Pick> {
-        // Pairs with the release in `publish`: entries within this length have been written.
-        let shape = self.shape.load(Ordering::Acquire);
-        let len = shape & LENGTH_MAX as u32;
-        if len == 0 {
+        let shape = self.shape();
+        if shape.len() == 0 {
             return None;
         }
-        let entry = self.cursor.fetch_add(1, Ordering::Relaxed) % len;
-        let backend = BackendId(self.slots.get(entry as usize)?.load(Ordering::Relaxed));
-        let reason = *PickReason::ALL.get((shape >> LENGTH_BITS) as usize)?;
-        Some(Pick { backend, reason })
+        let entry = self.cursor.fetch_add(1, Ordering::Relaxed);
+        let backend = self.entry(shape, entry)?;
+        Some(Pick { backend, reason: shape.reason()? })
+    }
+
+    #[inline]
+    pub(super) fn shape(&self) -> Shape {
+        // Pairs with the release in `publish`: entries within this length have been written.
+        Shape(self.shape.load(Ordering::Acquire))
+    }
+
+    /// The backend at `entry`, counted around and around; nothing if there are none.
+    #[inline]
+    pub(super) fn entry(&self, shape: Shape, entry: u32) -> Option<BackendId> {
+        let entry = entry.checked_rem(shape.len())?;
+        Some(BackendId(self.slots.get(entry as usize)?.load(Ordering::Relaxed)))
     }
 
     /// Replaces the table. What does not fit is left out; controllers see to it that all fits.

@@ -7,8 +7,9 @@
 //! and are forgotten that much later; with a second of period and five of memory that is all one.
 
 use super::gate::PickGate;
-use super::{BackendId, Outcome, Pick};
+use super::{BackendId, Pick};
 use crate::counters::{Counters, LINE, Writer};
+use crate::outcome::Outcome;
 use std::sync::Arc;
 
 /// Cells per backend: two backends share a cache line, and one request writes to one line.
@@ -66,10 +67,10 @@ impl WeightedLane {
     pub fn on_complete(&mut self, id: BackendId, outcome: Outcome) {
         self.count(
             id,
-            match outcome {
-                Outcome::Success => SUCCEEDED,
-                Outcome::Failure => FAILED,
-                Outcome::Ignored => IGNORED,
+            match outcome.is_failure() {
+                Some(false) => SUCCEEDED,
+                Some(true) => FAILED,
+                None => IGNORED,
             },
         );
     }

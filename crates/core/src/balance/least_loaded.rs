@@ -17,15 +17,22 @@
 //! each cost O(log n). A bitmap or a list per level would make that O(1), and a cold backend's
 //! fractional level would have no place in it.
 //!
+//! A single owner picks through [`LeastLoaded`] itself. Where many threads send, each does so
+//! through a [`LeastLoadedLane`](super::LeastLoadedLane), which looks at a few backends rather than
+//! at the top of the heap.
+//!
 //! What it cannot see: how fast a backend is, and what other clients send it. In large services
 //! the most loaded task still uses twice the CPU of the least loaded; see
 //! [`Weighted`](super::Weighted).
 
 use super::errors::{MEMORY, RecentErrors};
 use super::heap::Heap;
+use super::least_loaded_lane::LeastLoadedLanes;
+use super::loads::LoadBooks;
 use super::roster::Roster;
 use super::slow_start::{STEPS, SlowStart};
-use super::{BackendId, Join, Outcome, Pick, PickReason, Standing};
+use super::{BackendId, Join, Pick, PickReason, Standing};
+use crate::outcome::Outcome;
 use crate::units::Timestamp;
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -34,6 +41,9 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeastLoadedConfig {
+    /// How many backends there can be, and the end of their numbers: 1,024. Lanes share 128 bytes
+    /// for each.
+    pub backends_max: usize,
     /// How long an error counts as an active request: 5 s. Zero counts none, which invites
     /// sinkholes. A task that fails everything gets about as many requests in this time as the
     /// others have active ones.
@@ -44,13 +54,14 @@ pub struct LeastLoadedConfig {
 
 impl Default for LeastLoadedConfig {
     fn default() -> Self {
-        Self { error_memory: MEMORY, slow_start: SlowStart::default() }
+        Self { backends_max: 1_024, error_memory: MEMORY, slow_start: SlowStart::default() }
     }
 }
 
 /// Least-loaded round robin.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct LeastLoaded {
+    config: LeastLoadedConfig,
     slow_start: SlowStart,
     roster: Roster,
     errors: RecentErrors,
@@ -62,30 +73,50 @@ pub struct LeastLoaded {
     next_ramp: Timestamp,
     /// The latest time seen: a clock that steps back stands still here.
     now: Timestamp,
+    /// Once there are lanes.
+    lanes: Option<LoadBooks>,
 }
 
 impl LeastLoaded {
     /// A policy without backends.
-    pub fn new(config: LeastLoadedConfig) -> Self {
+    pub fn new(mut config: LeastLoadedConfig) -> Self {
+        config.backends_max = config.backends_max.min(BackendId::LIMIT as usize);
         Self {
+            config,
             slow_start: config.slow_start,
-            roster: Roster::new(BackendId::LIMIT as usize),
+            roster: Roster::new(config.backends_max),
             errors: RecentErrors::new(config.error_memory),
             queue: Heap::new(),
             turns: 0,
             cold: BTreeSet::new(),
             next_ramp: Timestamp::ZERO,
             now: Timestamp::ZERO,
+            lanes: None,
         }
     }
 
+    /// Where threads get lanes, to pick and to tell outcomes without this controller's owner. What
+    /// goes through a lane does not go through the controller. Call [`LeastLoaded::on_deadline`]
+    /// when it is due, or errors that lanes saw are never forgotten.
+    pub fn lanes(&mut self) -> LeastLoadedLanes {
+        let LeastLoadedConfig { backends_max, error_memory, .. } = self.config;
+        let new = || LoadBooks::new(backends_max, true, error_memory);
+        let books = self.lanes.get_or_insert_with(new);
+        books.publish(&self.roster, self.slow_start, self.now);
+        LeastLoadedLanes::new(books.loads())
+    }
+
     /// `id` joins, or comes back; one that joins cold has no errors. Whether it is in now: not if
-    /// its number is too large.
+    /// its number is not below [`LeastLoadedConfig::backends_max`].
     pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
         self.advance(now);
         let known = self.roster.serves(id);
-        if !self.roster.join(id, join, self.now) {
+        let absent = self.roster.standing(id) == Standing::Absent;
+        if id.index() >= self.config.backends_max || !self.roster.join(id, join, self.now) {
             return false;
+        }
+        if let Some(lanes) = self.lanes.as_mut().filter(|_| absent || join == Join::Cold) {
+            lanes.replace(id);
         }
         if join == Join::Cold {
             self.errors.clear(id);
@@ -98,23 +129,38 @@ impl LeastLoaded {
         } else {
             self.take_turn(id);
         }
+        if !known || join == Join::Cold {
+            self.publish();
+        }
         true
     }
 
     /// `id` asks for no new requests. Whether it is in the set.
     pub fn lame_duck(&mut self, id: BackendId) -> bool {
         self.queue.remove(id);
-        self.roster.lame_duck(id)
+        let served = self.roster.serves(id);
+        let known = self.roster.lame_duck(id);
+        if served {
+            self.publish();
+        }
+        known
     }
 
     /// `id` is gone, and with it its errors. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId) -> bool {
         self.queue.remove(id);
         self.errors.clear(id);
-        self.roster.leave(id)
+        let known = self.roster.leave(id);
+        if known {
+            if let Some(lanes) = &mut self.lanes {
+                lanes.replace(id);
+            }
+            self.publish();
+        }
+        known
     }
 
-    /// The least loaded backend.
+    /// The least loaded backend, of what went through this controller.
     pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
         self.advance(now);
         let Some((_, backend)) = self.queue.top() else { return self.roster.pick_lame() };
@@ -133,7 +179,7 @@ impl LeastLoaded {
     pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
         self.advance(now);
         self.roster.on_complete(id);
-        if outcome == Outcome::Failure && self.roster.standing(id) != Standing::Absent {
+        if outcome.is_failure() == Some(true) && self.roster.standing(id) != Standing::Absent {
             self.errors.record(id);
         }
         self.rekey(id);
@@ -144,14 +190,38 @@ impl LeastLoaded {
         self.roster.standing(id)
     }
 
-    /// Attempts on `id` that have begun and not ended.
-    pub fn active(&self, id: BackendId) -> u32 {
-        self.roster.active(id)
+    /// When [`LeastLoaded::on_deadline`] wants to be called next: never without lanes.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let lanes = self.lanes.as_ref()?;
+        let ramp = (!self.cold.is_empty()).then_some(self.next_ramp);
+        [lanes.next_look(), ramp].into_iter().flatten().min()
     }
 
-    /// Errors of `id` that count as active requests, as of the last call that had a time.
+    /// Forgets old errors of lanes and lets cold backends have more, if that is due.
+    pub fn on_deadline(&mut self, now: Timestamp) {
+        self.advance(now);
+        if let Some(lanes) = &mut self.lanes {
+            lanes.look(self.now);
+        }
+    }
+
+    /// Attempts on `id` that have begun and not ended, lanes included.
+    pub fn active(&self, id: BackendId) -> u32 {
+        let on_lanes = self.lanes.as_ref().map_or(0, |lanes| lanes.loads().active(id));
+        self.roster.active(id).saturating_add(on_lanes)
+    }
+
+    /// Errors of `id` that count as active requests, as of the last call that had a time, lanes
+    /// included.
     pub fn recent_errors(&self, id: BackendId) -> u32 {
-        self.errors.count(id)
+        let on_lanes = self.lanes.as_ref().map_or(0, |lanes| lanes.loads().errors(id));
+        self.errors.count(id).saturating_add(on_lanes)
+    }
+
+    fn publish(&mut self) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.publish(&self.roster, self.slow_start, self.now);
+        }
     }
 
     /// Brings what time changes up to date: errors that are forgotten, ramps that go on.
@@ -175,6 +245,7 @@ impl LeastLoaded {
                 ramping
             });
             self.cold = cold;
+            self.publish();
         }
     }
 
@@ -237,7 +308,7 @@ mod tests {
         assert_eq!([(); 4].map(|()| send(&mut policy, now)), [3, 5, 7, 8]);
         let table: Vec<u32> = (0..10).map(|id| policy.active(BackendId(id))).collect();
         assert_eq!(table, [2, 1, 1, 1, 1, 1, 2, 1, 1, 1]);
-        policy.on_complete(BackendId(4), Outcome::Success, now);
+        policy.on_complete(BackendId(4), Outcome::Served, now);
         assert_eq!(send(&mut policy, now), 4);
         // All but t0 and t6, each once, those first whose turn is longest ago.
         let next = [(); 8].map(|()| send(&mut policy, now));
@@ -248,16 +319,16 @@ mod tests {
     fn an_error_counts_as_a_request_for_five_seconds() {
         let mut policy = warm(2);
         let failed = send(&mut policy, Timestamp::ZERO);
-        policy.on_complete(BackendId(failed), Outcome::Failure, Timestamp::ZERO);
+        policy.on_complete(BackendId(failed), Outcome::Failed, Timestamp::ZERO);
         assert_eq!(failed, 0);
         for ms in (0..4_990).step_by(10) {
             let now = Timestamp::from_millis(ms);
             assert_eq!(send(&mut policy, now), 1, "at {ms} ms");
-            policy.on_complete(BackendId(1), Outcome::Success, now);
+            policy.on_complete(BackendId(1), Outcome::Served, now);
         }
         assert_eq!(send(&mut policy, Timestamp::from_secs(5)), 0);
         // What the caller gave up says nothing.
-        policy.on_complete(BackendId(0), Outcome::Ignored, Timestamp::from_secs(5));
+        policy.on_complete(BackendId(0), Outcome::Abandoned, Timestamp::from_secs(5));
         assert_eq!(policy.recent_errors(BackendId(0)), 0);
     }
 
@@ -273,7 +344,7 @@ mod tests {
             for _ in 0..1_600 {
                 let id = send(&mut policy, now);
                 cold += u32::from(id == 9);
-                policy.on_complete(BackendId(id), Outcome::Success, now);
+                policy.on_complete(BackendId(id), Outcome::Served, now);
             }
             // A full share is 160.
             assert!(cold.abs_diff(10 * step) <= 10, "{cold} at {secs} s");
@@ -302,7 +373,7 @@ mod tests {
             for id in [0, 1] {
                 for _ in 0..100 {
                     policy.on_start(BackendId(id), now);
-                    policy.on_complete(BackendId(id), Outcome::Failure, now);
+                    policy.on_complete(BackendId(id), Outcome::Failed, now);
                 }
             }
             policy

@@ -6,14 +6,16 @@
 //!
 //! | policy | knows | a pick costs | goes wrong when |
 //! |---|---|---|---|
-//! | [`RoundRobin`] | the set | O(1), a gate | requests or machines differ: twice the load on some |
-//! | [`LeastLoaded`] | its own active requests and recent errors | O(log n) | machines differ, or others use the backends too |
-//! | [`Weighted`] | reported rate, errors and utilization | O(1), a gate | reports are missing: falls back to round robin |
+//! | [`RoundRobin`] | the set | O(1) | requests or machines differ: twice the load on some |
+//! | [`LeastLoaded`] | its own active requests and recent errors | O(log n), on a lane 4 looks | machines differ, or others use the backends too |
+//! | [`Weighted`] | reported rate, errors and utilization | O(1) | reports are missing: falls back to round robin |
 //! | [`Prequal`] | probed requests in flight and latency | O(pool) | probes are missing: falls back to chance |
 //!
-//! Least-loaded is O(log n) on completions as well. Where picks go through a gate, completions
-//! take no lock either: round robin does not need to hear of them, and weighted counts them on
-//! lanes ([`WeightedLane`]). Retries are picked like any new request.
+//! A single owner calls a [`Policy`] itself. Where many threads send, each has a [`Lane`] of it
+//! ([`Policy::lanes`]), on which picks, starts and ends take no lock; the owner goes on to say who
+//! joins and leaves, and does what is due. What goes through lanes does not go through the policy.
+//! Retries are picked like any new request. [`ProbeState`] is the other side: what a backend
+//! answers to probes.
 //!
 //! All share the same life of a backend: it joins (cold ones ramp up, see [`slow_start`]), may
 //! become a lame duck, may come back, and leaves. A lame duck is out of every policy at once; the
@@ -26,14 +28,19 @@
 //! backends in the same order all start with the same one, so shells shuffle first, as subsetting
 //! does anyway.
 
+mod any_lane;
 mod errors;
 mod gate;
 mod heap;
 mod lane;
 mod least_loaded;
+mod least_loaded_lane;
+mod loads;
 mod order;
 mod policy;
 mod prequal;
+mod prequal_lane;
+mod prequal_pool;
 mod probe;
 mod roster;
 mod round_robin;
@@ -43,13 +50,19 @@ mod weight;
 mod weighted;
 
 #[cfg(test)]
+mod lane_tests;
+#[cfg(test)]
 mod tests;
 
+pub use any_lane::{Lane, Lanes};
 pub use gate::PickGate;
 pub use lane::{WeightedLane, WeightedLanes};
 pub use least_loaded::{LeastLoaded, LeastLoadedConfig};
+pub use least_loaded_lane::{LeastLoadedLane, LeastLoadedLanes};
 pub use policy::Policy;
-pub use prequal::{Prequal, PrequalConfig, Probes};
+pub use prequal::{Prequal, PrequalConfig};
+pub use prequal_lane::{PrequalLane, PrequalLanes};
+pub use prequal_pool::Probes;
 pub use probe::{Arrival, ProbeAnswer, ProbeState};
 pub use round_robin::RoundRobin;
 pub use slow_start::SlowStart;
@@ -103,18 +116,6 @@ pub enum Standing {
     Serving,
     /// Asked for no new requests.
     LameDuck,
-}
-
-/// How an attempt ended, as far as balancing is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The backend did what it should. An error that the request itself is to blame for (not found,
-    /// not allowed) is one of these.
-    Success,
-    /// The backend failed, refused as overloaded, or could not be reached.
-    Failure,
-    /// Says nothing about the backend: the caller went away.
-    Ignored,
 }
 
 /// The backend for a request, and why that one.

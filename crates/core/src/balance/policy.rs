@@ -1,19 +1,19 @@
 //! Any of the policies, behind one surface.
 
 use super::{
-    BackendId, Join, LeastLoaded, LoadReport, Outcome, Pick, PickGate, Prequal, Probes, ReportFate,
-    RoundRobin, Standing, Weighted, WeightedLanes,
+    BackendId, Join, Lanes, LeastLoaded, LoadReport, Pick, Prequal, Probes, ReportFate, RoundRobin,
+    Standing, Weighted,
 };
+use crate::outcome::Outcome;
 use crate::rng::Rng;
 use crate::units::Timestamp;
 use core::time::Duration;
-use std::sync::Arc;
 
 /// A balancing policy. Shells feed every fact they have; each policy uses what it can.
 ///
 /// ```
-/// use tidegate_core::balance::{BackendId, Join, LeastLoaded, Outcome, Policy};
-/// use tidegate_core::{Timestamp, rng::SeededRng};
+/// use tidegate_core::balance::{BackendId, Join, LeastLoaded, Policy};
+/// use tidegate_core::{Outcome, Timestamp, rng::SeededRng};
 ///
 /// let mut policy = Policy::from(LeastLoaded::new(Default::default()));
 /// let (now, mut rng) = (Timestamp::ZERO, SeededRng::new(1));
@@ -23,16 +23,16 @@ use std::sync::Arc;
 /// let pick = policy.pick(now, &mut rng).unwrap();
 /// policy.on_start(pick.backend, now);
 /// // … the request is sent, and answered …
-/// policy.on_complete(pick.backend, Outcome::Success, now);
+/// policy.on_complete(pick.backend, Outcome::Served, now);
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Policy {
     /// Each in turn.
-    RoundRobin(RoundRobin),
+    RoundRobin(Box<RoundRobin>),
     /// The fewest active requests.
-    LeastLoaded(LeastLoaded),
-    /// In proportion to reported capability. Boxed, as it is by far the largest.
+    LeastLoaded(Box<LeastLoaded>),
+    /// In proportion to reported capability.
     Weighted(Box<Weighted>),
     /// By probes of requests in flight and latency.
     Prequal(Box<Prequal>),
@@ -40,13 +40,13 @@ pub enum Policy {
 
 impl From<RoundRobin> for Policy {
     fn from(policy: RoundRobin) -> Self {
-        Self::RoundRobin(policy)
+        Self::RoundRobin(Box::new(policy))
     }
 }
 
 impl From<LeastLoaded> for Policy {
     fn from(policy: LeastLoaded) -> Self {
-        Self::LeastLoaded(policy)
+        Self::LeastLoaded(Box::new(policy))
     }
 }
 
@@ -104,21 +104,15 @@ impl Policy {
         }
     }
 
-    /// The gate where threads pick without this policy's owner, if it has one.
-    pub fn gate(&self) -> Option<Arc<PickGate>> {
+    /// Where threads get lanes to pick and to tell outcomes without this policy's owner. What goes
+    /// through a lane does not go through the policy. Its owner goes on to tell it who joins and
+    /// leaves and what backends report, and calls [`Policy::on_deadline`] when it is due.
+    pub fn lanes(&mut self) -> Lanes {
         match self {
-            Self::RoundRobin(p) => Some(p.gate()),
-            Self::Weighted(p) => Some(p.gate()),
-            Self::LeastLoaded(_) | Self::Prequal(_) => None,
-        }
-    }
-
-    /// Where threads get lanes to pick and to tell outcomes without this policy's owner, if it has
-    /// such. What goes through a lane does not go through the policy.
-    pub fn lanes(&self) -> Option<WeightedLanes> {
-        match self {
-            Self::Weighted(p) => Some(p.lanes()),
-            Self::RoundRobin(_) | Self::LeastLoaded(_) | Self::Prequal(_) => None,
+            Self::RoundRobin(p) => Lanes::RoundRobin(p.gate()),
+            Self::LeastLoaded(p) => Lanes::LeastLoaded(p.lanes()),
+            Self::Weighted(p) => Lanes::Weighted(p.lanes()),
+            Self::Prequal(p) => Lanes::Prequal(Box::new(p.lanes())),
         }
     }
 
@@ -176,7 +170,7 @@ impl Policy {
             Self::RoundRobin(p) => p.next_deadline(),
             Self::Weighted(p) => Some(p.next_deadline()),
             Self::Prequal(p) => p.next_deadline(),
-            Self::LeastLoaded(_) => None,
+            Self::LeastLoaded(p) => p.next_deadline(),
         }
     }
 
@@ -187,7 +181,7 @@ impl Policy {
             Self::RoundRobin(p) => p.on_deadline(now),
             Self::Weighted(p) => p.on_deadline(now),
             Self::Prequal(p) => p.on_deadline(now),
-            Self::LeastLoaded(_) => {}
+            Self::LeastLoaded(p) => p.on_deadline(now),
         }
     }
 

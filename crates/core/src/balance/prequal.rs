@@ -32,34 +32,29 @@
 //! one. So a client that has been idle for half the age of an answer asks without a request, again
 //! and again until one comes: [`Prequal::next_deadline`] says when, [`Prequal::on_deadline`] makes
 //! [`Prequal::probes_wanted`] ask. That is six probes a second by default, for every idle client.
+//!
+//! A single owner probes and picks through [`Prequal`] itself. Where many threads send, each does
+//! so through a [`PrequalLane`](super::PrequalLane) with a pool of its own.
 
 use super::errors::{MEMORY, RecentErrors};
+use super::loads::{LoadBooks, State};
+use super::prequal_lane::PrequalLanes;
+use super::prequal_pool::{Pool, Probes, View};
 use super::roster::Roster;
-use super::slow_start::{STEPS, SlowStart};
-use super::{BackendId, Join, Outcome, Pick, PickReason, Standing};
+use super::slow_start::SlowStart;
+use super::{BackendId, Join, Pick, Standing};
+use crate::outcome::Outcome;
 use crate::rng::Rng;
-use crate::units::{InvalidNumber, Ratio, Timestamp, nanos};
+use crate::units::{InvalidNumber, Ratio, Timestamp};
 use core::time::Duration;
-use std::collections::VecDeque;
-
-/// No request asks more backends than this. Past five or so, more probes hardly improve the pick;
-/// they only cost.
-const PROBES_MAX: usize = 8;
-/// An answer is used no more often than this, also where the formula has no bound (a pool as large
-/// as the set): by then half of what it says is our own compensation.
-const REUSE_MAX: f64 = 16.0;
-/// What an idle client asks at least: with fewer answers there is nothing to choose from.
-const IDLE_PROBES_MIN: usize = 2;
-/// Answers that live for less are stale on arrival.
-const PROBE_AGE_MIN: Duration = Duration::from_millis(1);
-/// How many RIFs the quantile is taken of: enough for the 84th percentile, few enough that it
-/// follows a surge within some twenty requests.
-const RIFS: usize = 64;
 
 /// How Prequal probes and picks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct PrequalConfig {
+    /// How many backends there can be, and the end of their numbers: 1,024. Lanes share 128 bytes
+    /// for each.
+    pub backends_max: usize,
     /// Answers kept: 16. More are staler, fewer give less choice.
     pub pool_size: usize,
     /// Probes per request: 3, at most 8; fractions are carried over.
@@ -85,6 +80,7 @@ pub struct PrequalConfig {
 impl Default for PrequalConfig {
     fn default() -> Self {
         Self {
+            backends_max: 1_024,
             pool_size: 16,
             probes_per_request: 3.0,
             removals_per_request: 1.0,
@@ -98,254 +94,191 @@ impl Default for PrequalConfig {
     }
 }
 
-/// Backends to ask, at most eight.
-#[derive(Debug, Clone, Copy)]
-pub struct Probes {
-    ids: [BackendId; PROBES_MAX],
-    len: usize,
-}
-
-impl Probes {
-    const NONE: Self = Self { ids: [BackendId(0); PROBES_MAX], len: 0 };
-
-    /// The backends, each once.
-    pub fn as_slice(&self) -> &[BackendId] {
-        &self.ids[..self.len]
-    }
-}
-
-/// A number of things per request, with what is left of a whole one carried over.
-#[derive(Debug, Clone)]
-struct PerRequest {
-    billionths: u64,
-    carry: u64,
-}
-
-impl PerRequest {
-    fn new(quantity: &'static str, value: f64) -> Result<Self, InvalidNumber> {
-        if (0.0..=PROBES_MAX as f64).contains(&value) {
-            let billionths = (value * f64::from(Ratio::WHOLE)).round() as u64;
-            Ok(Self { billionths, carry: 0 })
-        } else {
-            Err(InvalidNumber::new(quantity, "between 0 and 8", value))
-        }
-    }
-
-    fn take(&mut self) -> usize {
-        let sum = self.carry + self.billionths;
-        self.carry = sum % u64::from(Ratio::WHOLE);
-        (sum / u64::from(Ratio::WHOLE)) as usize
-    }
-}
-
-/// A probe's answer in the pool.
-#[derive(Debug, Clone, Copy)]
-struct Answer {
-    backend: BackendId,
-    rif: u32,
-    latency: u64,
-    at: Timestamp,
-    uses_left: u32,
-}
-
-/// An answer as it is judged now: cold before hot, then by latency or by RIF.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Score {
-    Cold { latency: u64, rif: u64 },
-    Hot { rif: u64, latency: u64 },
-}
-
 /// Picks by probes.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Prequal {
     config: PrequalConfig,
+    backends: Backends,
+    pool: Pool,
+    /// Once there are lanes.
+    lanes: Option<LoadBooks>,
+    /// Whether a backend of the lanes still ramps up, and when to tell them that it has gone on.
+    next_ramp: Option<Timestamp>,
+}
+
+/// What a single owner knows of the backends.
+#[derive(Debug, Clone)]
+struct Backends {
     roster: Roster,
     errors: RecentErrors,
-    probes: PerRequest,
-    removals: PerRequest,
-    /// What is left over of the fractional uses of answers.
-    reuse_carry: f64,
-    /// Whether the next removal takes the worst rather than the oldest.
-    worst_next: bool,
-    /// Oldest first.
-    pool: Vec<Answer>,
-    /// RIFs that probes lately found: in order of arrival, and in order of size.
-    rifs: VecDeque<u32>,
-    rifs_sorted: Vec<u32>,
-    /// When the last request was picked for, or the last idle probes were due.
-    busy_at: Option<Timestamp>,
-    /// Whether the next probes are those of an idle client.
-    idle_due: bool,
+    slow_start: SlowStart,
+    /// The latest time seen.
     now: Timestamp,
+}
+
+impl View for Backends {
+    fn serving(&self) -> usize {
+        self.roster.serving().len()
+    }
+
+    fn backend(&self, place: usize) -> Option<BackendId> {
+        self.roster.serving().get(place).copied()
+    }
+
+    fn state(&self, id: BackendId) -> State {
+        let cold_since = self.roster.cold_since(id);
+        let serves = self.roster.serves(id);
+        // Answers of a task that is gone are dropped at once, so all are of the present one.
+        State { step: if serves { self.slow_start.step(cold_since, self.now) } else { 0 }, task: 0 }
+    }
+
+    fn errors(&self, id: BackendId) -> u32 {
+        self.errors.count(id)
+    }
 }
 
 impl Prequal {
     /// A policy without backends.
-    pub fn new(config: PrequalConfig) -> Result<Self, InvalidNumber> {
-        if !(2..=256).contains(&config.pool_size) {
-            let found = config.pool_size as f64;
-            return Err(InvalidNumber::new("the pool of probes", "between 2 and 256", found));
-        }
-        if !(0.0..=100.0).contains(&config.reuse_slack) {
-            let found = config.reuse_slack;
-            return Err(InvalidNumber::new("the slack of reuse", "between 0 and 100", found));
-        }
-        if config.probe_age_max < PROBE_AGE_MIN {
-            let found = config.probe_age_max.as_secs_f64();
-            return Err(InvalidNumber::new("the age of answers", "0.001 s or more", found));
-        }
-        Ok(Self {
-            config,
-            roster: Roster::new(BackendId::LIMIT as usize),
+    pub fn new(mut config: PrequalConfig) -> Result<Self, InvalidNumber> {
+        config.backends_max = config.backends_max.min(BackendId::LIMIT as usize);
+        let backends = Backends {
+            roster: Roster::new(config.backends_max),
             errors: RecentErrors::new(config.error_memory),
-            probes: PerRequest::new("probes per request", config.probes_per_request)?,
-            removals: PerRequest::new("removals per request", config.removals_per_request)?,
-            reuse_carry: 0.0,
-            worst_next: false,
-            pool: Vec::with_capacity(config.pool_size),
-            rifs: VecDeque::with_capacity(RIFS),
-            rifs_sorted: Vec::with_capacity(RIFS),
-            busy_at: None,
-            idle_due: false,
+            slow_start: config.slow_start,
             now: Timestamp::ZERO,
-        })
+        };
+        Ok(Self { config, backends, pool: Pool::new(config)?, lanes: None, next_ramp: None })
+    }
+
+    /// Where threads get lanes, each with a pool of its own, to probe, to pick and to tell outcomes
+    /// without this controller's owner. What goes through a lane does not go through the
+    /// controller. Call [`Prequal::on_deadline`] when it is due, or errors that lanes saw are never
+    /// forgotten.
+    pub fn lanes(&mut self) -> PrequalLanes {
+        let PrequalConfig { backends_max, error_memory, .. } = self.config;
+        let new = || LoadBooks::new(backends_max, false, error_memory);
+        let loads = self.lanes.get_or_insert_with(new).loads();
+        let lanes = PrequalLanes::new(loads, &self.pool);
+        self.publish();
+        lanes
     }
 
     /// `id` joins, or comes back; one that joins cold has neither errors nor answers. Whether it is
-    /// in now: not if its number is too large.
+    /// in now: not if its number is not below [`PrequalConfig::backends_max`].
     pub fn add(&mut self, id: BackendId, join: Join, now: Timestamp) -> bool {
         self.advance(now);
-        if join == Join::Cold {
-            self.errors.clear(id);
-            self.pool.retain(|answer| answer.backend != id);
+        let Backends { roster, errors, now, .. } = &mut self.backends;
+        let (absent, known) = (roster.standing(id) == Standing::Absent, roster.serves(id));
+        if id.index() >= self.config.backends_max || !roster.join(id, join, *now) {
+            return false;
         }
-        self.roster.join(id, join, self.now)
+        if join == Join::Cold {
+            errors.clear(id);
+            self.pool.forget(id);
+        }
+        if let Some(lanes) = self.lanes.as_mut().filter(|_| absent || join == Join::Cold) {
+            lanes.replace(id);
+        }
+        if !known || join == Join::Cold {
+            self.publish();
+        }
+        true
     }
 
     /// `id` asks for no new requests. Whether it is in the set.
     pub fn lame_duck(&mut self, id: BackendId) -> bool {
-        self.pool.retain(|answer| answer.backend != id);
-        self.roster.lame_duck(id)
+        self.pool.forget(id);
+        let served = self.backends.roster.serves(id);
+        let known = self.backends.roster.lame_duck(id);
+        if served {
+            self.publish();
+        }
+        known
     }
 
     /// `id` is gone, and with it its errors and answers. Whether it was in the set.
     pub fn remove(&mut self, id: BackendId) -> bool {
-        self.errors.clear(id);
-        self.pool.retain(|answer| answer.backend != id);
-        self.roster.leave(id)
+        self.backends.errors.clear(id);
+        self.pool.forget(id);
+        let known = self.backends.roster.leave(id);
+        if known {
+            if let Some(lanes) = &mut self.lanes {
+                lanes.replace(id);
+            }
+            self.publish();
+        }
+        known
     }
 
     /// Whom to probe along with the request that is being sent, or because a deadline has passed.
     /// Call it once for each of those; backends are drawn by chance, each at most once.
     pub fn probes_wanted(&mut self, rng: &mut impl Rng) -> Probes {
-        let serving = self.roster.serving();
-        let least = if core::mem::take(&mut self.idle_due) { IDLE_PROBES_MIN } else { 0 };
-        let wanted = self.probes.take().max(least).min(serving.len()).min(PROBES_MAX);
-        let mut probes = Probes::NONE;
-        // Floyd's draw without replacement: every subset is as likely as the others. The first
-        // draws leave the last places out, and whoever is drawn twice makes way for the newest.
-        for last in serving.len() - wanted..serving.len() {
-            let drawn = serving[rng.below(last as u64 + 1) as usize];
-            let again = probes.as_slice().contains(&drawn);
-            probes.ids[probes.len] = if again { serving[last] } else { drawn };
-            probes.len += 1;
-        }
-        probes
+        self.pool.probes_wanted(&self.backends, rng)
     }
 
     /// A probe of `id` was answered: so many requests in flight, and so long would one more take.
     /// Whether the answer is kept: not from backends that do not serve.
     pub fn on_probe(&mut self, id: BackendId, rif: u32, latency: Duration, now: Timestamp) -> bool {
         self.advance(now);
-        if !self.roster.serves(id) {
-            return false;
-        }
-        self.learn_rif(rif);
-        self.pool.retain(|answer| answer.backend != id);
-        if self.pool.len() >= self.config.pool_size {
-            self.pool.remove(0);
-        }
-        let budget = self.reuse() + self.reuse_carry;
-        self.reuse_carry = budget.fract();
-        self.pool.push(Answer {
-            backend: id,
-            rif,
-            latency: nanos(latency),
-            at: self.now,
-            uses_left: budget as u32,
-        });
-        true
+        self.pool.on_probe(&self.backends, id, rif, latency, self.backends.now)
     }
 
     /// The backend for a request.
     pub fn pick(&mut self, now: Timestamp, rng: &mut impl Rng) -> Option<Pick> {
         self.advance(now);
-        self.busy_at = Some(self.now);
-        let removals = self.removals.take();
-        let Some((place, score)) = self.best().filter(|_| self.pool.len() >= 2) else {
-            let serving = self.roster.serving();
-            return match serving.get(rng.below(serving.len() as u64) as usize) {
-                Some(&backend) => Some(Pick { backend, reason: PickReason::TooFewProbes }),
-                None => self.roster.pick_lame(),
-            };
-        };
-        let answer = &mut self.pool[place];
-        let backend = answer.backend;
-        answer.rif = answer.rif.saturating_add(1);
-        answer.uses_left = answer.uses_left.saturating_sub(1);
-        if answer.uses_left == 0 {
-            self.pool.remove(place);
-        }
-        for _ in 0..removals {
-            self.drop_one();
-        }
-        let reason = match score {
-            Score::Cold { .. } => PickReason::LowestLatency,
-            Score::Hot { .. } => PickReason::FewestInFlight,
-        };
-        Some(Pick { backend, reason })
+        let pick = self.pool.pick(&self.backends, self.backends.now, rng);
+        pick.or_else(|| self.backends.roster.pick_lame())
     }
 
     /// An attempt on `id` begins.
     pub fn on_start(&mut self, id: BackendId) {
-        self.roster.on_start(id);
+        self.backends.roster.on_start(id);
     }
 
     /// An attempt on `id` has ended.
     pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
         self.advance(now);
-        self.roster.on_complete(id);
-        if outcome == Outcome::Failure && self.roster.standing(id) != Standing::Absent {
-            self.errors.record(id);
+        let Backends { roster, errors, .. } = &mut self.backends;
+        roster.on_complete(id);
+        if outcome.is_failure() == Some(true) && roster.standing(id) != Standing::Absent {
+            errors.record(id);
         }
     }
 
-    /// When a client that sends nothing should probe: never, if that is turned off or there is
-    /// nothing to choose from.
+    /// When [`Prequal::on_deadline`] wants to be called next. Without lanes that is when a client
+    /// that sends nothing should probe: never, if that is turned off or there is nothing to choose
+    /// from. With lanes that is theirs to say, and the controller forgets and ramps.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let wanted = self.config.idle_probes && self.roster.serving().len() >= IDLE_PROBES_MIN;
-        let pause = self.config.probe_age_max / 2;
-        wanted.then(|| self.busy_at.map_or(Timestamp::ZERO, |at| at + pause))
+        match &self.lanes {
+            Some(lanes) => [lanes.next_look(), self.next_ramp].into_iter().flatten().min(),
+            None => self.pool.next_deadline(self.backends.serving()),
+        }
     }
 
-    /// If the deadline has passed, the next [`Prequal::probes_wanted`] is to be asked now, without
-    /// waiting for a request.
+    /// Does what is due. Without lanes: if the deadline has passed, the next
+    /// [`Prequal::probes_wanted`] is to be asked now, without waiting for a request.
     pub fn on_deadline(&mut self, now: Timestamp) {
         self.advance(now);
-        if self.next_deadline().is_some_and(|at| at <= self.now) {
-            self.busy_at = Some(self.now);
-            self.idle_due = true;
+        let now = self.backends.now;
+        let Some(lanes) = &mut self.lanes else {
+            self.pool.on_deadline(self.backends.serving(), now);
+            return;
+        };
+        lanes.look(now);
+        if self.next_ramp.is_some_and(|at| at <= now) {
+            self.publish();
         }
     }
 
     /// Whether `id` takes requests.
     pub fn standing(&self, id: BackendId) -> Standing {
-        self.roster.standing(id)
+        self.backends.roster.standing(id)
     }
 
-    /// Attempts on `id` that have begun and not ended.
+    /// Attempts on `id` that have begun and not ended, lanes included.
     pub fn active(&self, id: BackendId) -> u32 {
-        self.roster.active(id)
+        let on_lanes = self.lanes.as_ref().map_or(0, |lanes| lanes.loads().active(id));
+        self.backends.roster.active(id).saturating_add(on_lanes)
     }
 
     /// How many answers are in the pool.
@@ -354,75 +287,23 @@ impl Prequal {
     }
 
     fn advance(&mut self, now: Timestamp) {
-        self.now = self.now.max(now);
-        self.errors.forget(self.now);
-        let (now, age_max) = (self.now, self.config.probe_age_max);
-        self.pool.retain(|answer| now.since(answer.at) <= age_max);
+        self.pool.advance(now);
+        self.backends.now = self.pool.now();
+        self.backends.errors.forget(self.backends.now);
     }
 
-    /// How often an answer may be used, so that at the rates of probing and dropping the pool
-    /// neither runs dry nor fills with stale answers.
-    fn reuse(&self) -> f64 {
-        let PrequalConfig { pool_size, probes_per_request, removals_per_request, .. } = self.config;
-        let backends = self.roster.serving().len().max(1);
-        let fresh = 1.0 - pool_size as f64 / backends as f64;
-        let gain = fresh * probes_per_request - removals_per_request;
-        if gain > 0.0 {
-            ((1.0 + self.config.reuse_slack) / gain).clamp(1.0, REUSE_MAX)
-        } else {
-            REUSE_MAX
+    /// Tells lanes who serves, and how far each has ramped up.
+    fn publish(&mut self) {
+        let Backends { roster, slow_start, now, .. } = &self.backends;
+        if let Some(lanes) = &mut self.lanes {
+            lanes.publish(roster, *slow_start, *now);
+            let ramps = |&id: &BackendId| {
+                roster.cold_since(id).is_some_and(|start| now.since(start) < slow_start.window)
+            };
+            let ramping = roster.serving().iter().any(ramps);
+            // Not at the end of time, where it would always be due.
+            self.next_ramp = ramping.then(|| *now + slow_start.tick()).filter(|at| at > now);
         }
-    }
-
-    fn learn_rif(&mut self, rif: u32) {
-        if self.rifs.len() >= RIFS
-            && let Some(oldest) = self.rifs.pop_front()
-            && let Ok(place) = self.rifs_sorted.binary_search(&oldest)
-        {
-            self.rifs_sorted.remove(place);
-        }
-        self.rifs.push_back(rif);
-        let place = self.rifs_sorted.partition_point(|&r| r < rif);
-        self.rifs_sorted.insert(place, rif);
-    }
-
-    /// The RIF that the cold ones do not exceed.
-    fn rif_limit(&self) -> u64 {
-        // The smallest rank that covers the quantile, counted from zero.
-        let exact =
-            self.rifs_sorted.len() as u64 * u64::from(self.config.hot_quantile.billionths());
-        let rank = exact.div_ceil(u64::from(Ratio::WHOLE)).saturating_sub(1);
-        self.rifs_sorted.get(rank as usize).map_or(0, |&rif| u64::from(rif))
-    }
-
-    fn score(&self, answer: &Answer, limit: u64) -> Score {
-        let errors = u64::from(self.errors.count(answer.backend));
-        let step = self.config.slow_start.step(self.roster.cold_since(answer.backend), self.now);
-        // One more than it has, as if this request were there already: else an idle newcomer
-        // would not be held back at all.
-        let load = u64::from(answer.rif) + errors + 1;
-        let rif = load * u64::from(STEPS) / u64::from(step) - 1;
-        let latency = answer.latency.saturating_mul(errors + 1);
-        if rif > limit { Score::Hot { rif, latency } } else { Score::Cold { latency, rif } }
-    }
-
-    fn best(&self) -> Option<(usize, Score)> {
-        let limit = self.rif_limit();
-        let scores = self.pool.iter().map(|answer| self.score(answer, limit));
-        scores.enumerate().min_by_key(|&(_, score)| score)
-    }
-
-    /// Drops the oldest or the worst, in turn, as long as a choice of two is left.
-    fn drop_one(&mut self) {
-        if self.pool.len() <= 2 {
-            return;
-        }
-        let limit = self.rif_limit();
-        let scores = self.pool.iter().map(|answer| self.score(answer, limit));
-        let worst =
-            scores.enumerate().max_by_key(|&(_, score)| score).map_or(0, |(place, _)| place);
-        self.pool.remove(if self.worst_next { worst } else { 0 });
-        self.worst_next = !self.worst_next;
     }
 }
 

@@ -8,25 +8,38 @@
 //! Samples are forgotten after ten seconds. A backend that once was slow and is therefore avoided
 //! would otherwise tell of its bad day for ever, and never be asked again. With nothing to go by
 //! the estimate is zero, "try me": the requests in flight that follow hold back the rush.
+//!
+//! All of it is atomics, as requests arrive and end on many threads. The number in flight is one
+//! count that all of them add to, since each has to know it on arrival: two adds a request that may
+//! be contended, the price of answering probes. Samples are whole words that may be overwritten by
+//! whoever finishes at the same moment.
 
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{Timestamp, nanos};
 use core::time::Duration;
 
 /// Requests in flight are told apart exactly up to this many, and then by quarters of a power of
 /// two: a hundred and a hundred and ten are as good as the same.
 const EXACT: u32 = 16;
-/// From 16 to 2^16 in quarters; what is beyond goes with the last.
-const LEVELS: usize = EXACT as usize + 12 * 4;
+/// From 16 to 2^16 in quarters; what is beyond goes with the last. Each sample is a word that loom
+/// has to watch: models have two levels only.
+const LEVELS: usize = if cfg!(feature = "loom") { 2 } else { EXACT as usize + 12 * 4 };
 /// Samples kept per level. A median of eight is steady enough, and a probe is answered within
 /// some hundred nanoseconds.
-const SAMPLES: usize = 8;
+const SAMPLES: usize = if cfg!(feature = "loom") { 2 } else { 8 };
 /// The median is taken of at least so many, if there are: one may be an outlier, of three the
 /// middle is not.
 const ENOUGH: usize = 3;
 const MEMORY: Duration = Duration::from_secs(10);
 
+/// Latencies are kept in units of 64 ns, so that 32 bits hold up to 274 s; what is longer counts
+/// as that.
+const UNIT_BITS: u32 = 6;
+/// Times are kept in milliseconds, of which 32 bits wrap around after 50 days.
+const TIME_UNIT: u64 = 1_000_000;
+
 /// A request that has arrived: remembers how many were in flight then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "give it back when the request ends, or it counts as in flight for ever"]
 pub struct Arrival {
     rif: u32,
@@ -41,54 +54,68 @@ pub struct ProbeAnswer {
     pub latency: Duration,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+/// The samples of one level: a cache line, and where the next one goes.
+#[derive(Debug)]
+#[repr(align(64))]
 struct Level {
-    samples: [Option<(u64, Timestamp)>; SAMPLES],
-    next: usize,
+    samples: [AtomicU64; SAMPLES],
+    next: AtomicU32,
 }
 
-/// Keeps what probes ask for.
-#[derive(Debug, Clone)]
+/// Keeps what probes ask for. Any number of threads serve requests and answer probes.
+#[derive(Debug)]
 pub struct ProbeState {
-    rif: u32,
+    rif: AtomicU32,
     levels: Box<[Level]>,
 }
 
 impl Default for ProbeState {
     fn default() -> Self {
-        Self { rif: 0, levels: vec![Level::default(); LEVELS].into_boxed_slice() }
+        let level = |_| Level {
+            samples: core::array::from_fn(|_| AtomicU64::new(0)),
+            next: AtomicU32::new(0),
+        };
+        Self { rif: AtomicU32::new(0), levels: (0..LEVELS).map(level).collect() }
     }
 }
 
 impl ProbeState {
     /// A request arrives.
-    pub fn on_arrival(&mut self) -> Arrival {
-        let arrival = Arrival { rif: self.rif };
-        self.rif = self.rif.saturating_add(1);
-        arrival
+    ///
+    /// For the shell's request path: one add, contended if others arrive or end at this moment.
+    #[inline]
+    pub fn on_arrival(&self) -> Arrival {
+        Arrival { rif: self.rif.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// It was served in `latency`.
-    pub fn on_finish(&mut self, arrival: Arrival, latency: Duration, now: Timestamp) {
+    ///
+    /// For the shell's request path: one add, as for the arrival, and two stores.
+    pub fn on_finish(&self, arrival: Arrival, latency: Duration, now: Timestamp) {
+        let level = &self.levels[level_of(arrival.rif)];
         self.on_abandon(arrival);
-        let level = &mut self.levels[level_of(arrival.rif)];
-        level.samples[level.next % SAMPLES] = Some((nanos(latency), now));
-        level.next = (level.next + 1) % SAMPLES;
+        // Two that finish at once may take the same place. Then there is one sample less.
+        let next = level.next.load(Ordering::Relaxed);
+        level.next.store(next.wrapping_add(1), Ordering::Relaxed);
+        level.samples[next as usize % SAMPLES].store(sample(latency, now), Ordering::Relaxed);
     }
 
     /// It ended in a way that says nothing about latency: refused, cancelled, failed. (A quick
     /// failure is not a short latency.)
-    pub fn on_abandon(&mut self, _arrival: Arrival) {
-        self.rif = self.rif.saturating_sub(1);
+    ///
+    /// For the shell's request path: one add, as for the arrival.
+    pub fn on_abandon(&self, _arrival: Arrival) {
+        self.rif.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// What to answer to a probe.
     pub fn answer(&self, now: Timestamp) -> ProbeAnswer {
-        ProbeAnswer { rif: self.rif, latency: self.estimate(now) }
+        let rif = self.rif.load(Ordering::Relaxed);
+        ProbeAnswer { rif, latency: self.estimate(rif, now) }
     }
 
-    fn estimate(&self, now: Timestamp) -> Duration {
-        let here = level_of(self.rif);
+    fn estimate(&self, rif: u32, now: Timestamp) -> Duration {
+        let here = level_of(rif);
         // Two levels are looked at after `ENOUGH - 1` were found, at the most.
         let mut found = [0_u64; ENOUGH - 1 + 2 * SAMPLES];
         let mut len = 0;
@@ -97,8 +124,10 @@ impl ProbeState {
             let above = (distance > 0).then_some(here + distance);
             for level in [below, above].into_iter().flatten() {
                 let samples = self.levels.get(level).map_or(&[][..], |l| &l.samples[..]);
-                for &(latency, at) in samples.iter().flatten() {
-                    if now.since(at) <= MEMORY && len < found.len() {
+                for word in samples {
+                    if let Some(latency) = latency_of(word.load(Ordering::Relaxed), now)
+                        && len < found.len()
+                    {
                         found[len] = latency;
                         len += 1;
                     }
@@ -114,6 +143,24 @@ impl ProbeState {
         let (_, &mut median, _) = found[..len].select_nth_unstable((len - 1) / 2);
         Duration::from_nanos(median)
     }
+}
+
+/// Latency and time in one word, so that nobody reads one of this and the other of that request.
+fn sample(latency: Duration, now: Timestamp) -> u64 {
+    // No latency is written as one, as zero stands for no sample.
+    let latency = ((nanos(latency) >> UNIT_BITS) + 1).min(u64::from(u32::MAX));
+    let time = now.as_nanos() / TIME_UNIT;
+    latency << 32 | (time & u64::from(u32::MAX))
+}
+
+/// The latency of a sample that is young enough.
+fn latency_of(sample: u64, now: Timestamp) -> Option<u64> {
+    let age = ((now.as_nanos() / TIME_UNIT) as u32).wrapping_sub(sample as u32);
+    // One that was taken by a clock a little ahead of the reader's is of this moment.
+    let age = if age.cast_signed() < 0 { 0 } else { u64::from(age) };
+    let young = age <= nanos(MEMORY) / TIME_UNIT;
+    let latency = (sample >> 32).checked_sub(1)?;
+    young.then_some(latency << UNIT_BITS)
 }
 
 fn level_of(rif: u32) -> usize {
@@ -149,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_estimate_is_of_the_present_number_in_flight() {
-        let mut state = ProbeState::default();
+        let state = ProbeState::default();
         let now = Timestamp::ZERO;
         assert_eq!(state.answer(now), ProbeAnswer { rif: 0, latency: Duration::ZERO });
         // Alone a request takes 10 ms (one took 500), with one beside it 30 ms.
@@ -183,7 +230,7 @@ mod tests {
         fn any_history_gives_a_sensible_answer(
             steps in proptest::collection::vec((0_u8..3, 0_u64..1_000, 0_u64..5), 1..300),
         ) {
-            let mut state = ProbeState::default();
+            let state = ProbeState::default();
             let mut open = Vec::new();
             let mut seen = vec![Duration::ZERO];
             let mut secs = 0;

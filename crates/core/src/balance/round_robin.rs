@@ -12,7 +12,8 @@ use super::gate::PickGate;
 use super::order::Order;
 use super::roster::Roster;
 use super::slow_start::SlowStart;
-use super::{BackendId, Join, Outcome, Pick, PickReason, Standing};
+use super::{BackendId, Join, Pick, PickReason, Standing};
+use crate::outcome::Outcome;
 use crate::units::{Ratio, Timestamp};
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! What holds for every policy, and what a fleet sees of each.
 
 use super::*;
+use crate::outcome::Outcome;
 use crate::rng::{Rng, SeededRng};
 use crate::units::Timestamp;
 use core::time::Duration;
@@ -86,7 +87,7 @@ impl Model {
 }
 
 fn outcome(n: u8) -> Outcome {
-    [Outcome::Success, Outcome::Failure, Outcome::Ignored][n as usize % 3]
+    [Outcome::Served, Outcome::Failed, Outcome::Abandoned][n as usize % 3]
 }
 
 fn apply(policy: &mut Policy, operations: &[Operation]) -> Result<(), TestCaseError> {
@@ -224,7 +225,7 @@ proptest! {
                     }
                 }
                 2 | 3 => {
-                    let outcome = if kind == 2 { Outcome::Success } else { Outcome::Failure };
+                    let outcome = if kind == 2 { Outcome::Served } else { Outcome::Failed };
                     policy.on_complete(BackendId(id), outcome, now);
                     active[i] = active[i].saturating_sub(1);
                     if kind == 3 {
@@ -348,7 +349,7 @@ impl World {
             counts[id.index()] += 1;
             self.policy.on_start(id, now);
             let failed = self.failing == Some(id.index());
-            let outcome = if failed { Outcome::Failure } else { Outcome::Success };
+            let outcome = if failed { Outcome::Failed } else { Outcome::Served };
             // Half again as long, or half as long, by chance.
             let latency = self.latency(id).mul_f64(0.5 + self.rng.unit());
             self.under_way.insert((now + latency, self.sent), (id, outcome));

@@ -32,7 +32,8 @@ use super::order::Order;
 use super::roster::Roster;
 use super::slow_start::SlowStart;
 use super::weight::{LoadReport, ReportFate, ReportedWeight};
-use super::{BackendId, Join, Outcome, Pick, PickReason, Standing, errors};
+use super::{BackendId, Join, Pick, PickReason, Standing, errors};
+use crate::outcome::Outcome;
 use crate::units::{InvalidNumber, Timestamp};
 use crate::window::Window;
 use core::time::Duration;
@@ -211,12 +212,9 @@ impl Weighted {
     /// An attempt on `id` has ended.
     pub fn on_complete(&mut self, id: BackendId, outcome: Outcome, now: Timestamp) {
         self.roster.on_complete(id);
-        let seen = match outcome {
-            Outcome::Success => [1, 0],
-            Outcome::Failure => [0, 1],
-            Outcome::Ignored => return,
-        };
-        learn(&mut self.records, id, seen, now);
+        if let Some(failed) = outcome.is_failure() {
+            learn(&mut self.records, id, [u64::from(!failed), u64::from(failed)], now);
+        }
     }
 
     /// `id` reports its load.

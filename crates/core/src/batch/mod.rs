@@ -34,18 +34,36 @@
 //! what came back; [`BatchProxy::next_deadline`] says when to ask again if nothing happens before.
 //! Refused work is the worker's to retry, after the time it was told. A worker that went away has
 //! its item taken back with [`BatchProxy::cancel`].
+//!
+//! # Many threads
+//!
+//! An order by criticality and deadline needs one owner: a thread or an async task that alone has
+//! the [`BatchProxy`]. Threads that hold workers' connections
+//!
+//! 1. ask the [`BatchGate`], which is one load: a full queue refuses right there;
+//! 2. hand the item over in a bounded channel, with a place for the answer; a channel that is full
+//!    is a full queue to them;
+//! 3. hand results and cancellations over the same way.
+//!
+//! The owner takes in what has come, releases until there is nothing, and sleeps until a message
+//! comes or [`BatchProxy::next_deadline`]. So the hand-over is the only place where threads meet,
+//! and it is not on any path that minds: batch work waits by design.
 
+pub mod gate;
 pub mod pace;
 pub mod queue;
 #[cfg(test)]
 mod tests;
 
 use crate::criticality::Criticality;
-use crate::decision::{Advice, Cause, Reason, Rejection};
+use crate::decision::{Advice, Reason, Rejection};
+use crate::outcome::Outcome;
 use crate::units::{InvalidNumber, Timestamp, nanos};
 use core::time::Duration;
-use pace::{Outcome, Pace, PaceConfig};
+use gate::BatchGate;
+use pace::{Pace, PaceConfig};
 use queue::{Queue, Queued, Ticket};
+use std::sync::Arc;
 
 /// How [`BatchProxy`] behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -113,8 +131,8 @@ pub enum Release<T> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_core::{Criticality, Timestamp};
-/// use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release, pace::Outcome};
+/// use tidegate_core::{Criticality, Outcome, Timestamp};
+/// use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release};
 ///
 /// let mut proxy = BatchProxy::new(BatchConfig::default())?;
 /// let now = Timestamp::ZERO;
@@ -123,14 +141,15 @@ pub enum Release<T> {
 /// let sent = proxy.release(now);
 /// assert_eq!(sent, Some(Release::Send { item: "work", criticality: Criticality::Sheddable }));
 /// let later = Timestamp::from_millis(12);
-/// proxy.on_result(Outcome::Accepted, Duration::from_millis(12), later);
+/// proxy.on_result(Outcome::Served, Duration::from_millis(12), later);
 /// assert_eq!(proxy.outstanding(), 0);
 /// # Ok::<(), tidegate_core::units::InvalidNumber>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct BatchProxy<T> {
     queue: Queue<T>,
     pace: Pace,
+    gate: Arc<BatchGate>,
 }
 
 impl<T> BatchProxy<T> {
@@ -140,7 +159,16 @@ impl<T> BatchProxy<T> {
 
     /// A proxy with nothing in it.
     pub fn new(config: BatchConfig) -> Result<Self, InvalidNumber> {
-        Ok(Self { queue: Queue::new(config.queue_max), pace: Pace::new(config.pace)? })
+        let queue = Queue::new(config.queue_max);
+        let gate = Arc::new(BatchGate::new(at_most_u32(config.queue_max)));
+        let proxy = Self { queue, pace: Pace::new(config.pace)?, gate };
+        proxy.publish();
+        Ok(proxy)
+    }
+
+    /// Where threads that do not own this proxy ask whether to come at all.
+    pub fn gate(&self) -> Arc<BatchGate> {
+        Arc::clone(&self.gate)
     }
 
     /// Takes `item` into the queue, if there is room or someone who has to make room, and time
@@ -158,7 +186,9 @@ impl<T> BatchProxy<T> {
             return Offer::Refused { item, rejection };
         }
         let displaced = if self.queue.is_full() { self.make_room(criticality, now) } else { None };
-        match (self.queue.push(Queued { item, criticality, deadline }), displaced) {
+        let pushed = self.queue.push(Queued { item, criticality, deadline });
+        self.publish();
+        match (pushed, displaced) {
             (Ok(ticket), None) => Offer::Queued(ticket),
             (Ok(ticket), Some((item, rejection))) => Offer::Displaced { ticket, item, rejection },
             (Err(new), _) => Offer::Refused { item: new.item, rejection: self.full(criticality) },
@@ -166,15 +196,18 @@ impl<T> BatchProxy<T> {
     }
 
     /// Takes an item back whose worker went away. None if it has left the queue: one that was sent
-    /// is the shell's to stop, and to report as [`Outcome::Cancelled`].
+    /// is the shell's to stop, and to report as [`Outcome::Abandoned`].
     pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
-        self.queue.remove(ticket).map(|queued| queued.item)
+        let queued = self.queue.remove(ticket)?;
+        self.publish();
+        Some(queued.item)
     }
 
     /// The next item that leaves the queue, if any does at `now`. Ask until there is none.
     pub fn release(&mut self, now: Timestamp) -> Option<Release<T>> {
         let by = now + self.head_start(1);
         if let Some(Queued { item, criticality, .. }) = self.queue.pop_due(by) {
+            self.publish();
             return Some(Release::Expired { item, rejection: expired(criticality) });
         }
         if !self.pace.may_release(now) {
@@ -182,6 +215,7 @@ impl<T> BatchProxy<T> {
         }
         let Queued { item, criticality, .. } = self.queue.pop()?;
         self.pace.on_release(now);
+        self.publish();
         Some(Release::Send { item, criticality })
     }
 
@@ -189,6 +223,7 @@ impl<T> BatchProxy<T> {
     pub fn on_result(&mut self, outcome: Outcome, latency: Duration, now: Timestamp) {
         let backlog = !self.queue.is_empty();
         self.pace.on_result(outcome, latency, backlog, now);
+        self.publish();
     }
 
     /// When [`BatchProxy::release`] may give something, if nothing is offered and nothing comes
@@ -260,14 +295,23 @@ impl<T> BatchProxy<T> {
     /// Too much is queued: to be tried again when about all of that is done.
     fn try_later(&self, criticality: Criticality, queued: usize, limit: usize) -> Rejection {
         let (queued, limit) = (at_most_u32(queued), at_most_u32(limit));
+        gate::refused(criticality, self.wait(queued), queued, limit)
+    }
+
+    fn wait(&self, queued: u32) -> Duration {
         let [shortest, longest] = Self::RETRY_AFTER;
-        let wait = self.pace.spacing().saturating_mul(queued).clamp(shortest, longest);
-        Rejection {
-            reason: Reason::QueueFull,
-            advice: Advice::RetryAfter(wait),
-            criticality,
-            cause: Some(Cause::Queue { queued, limit }),
-        }
+        self.pace.spacing().saturating_mul(queued).clamp(shortest, longest)
+    }
+
+    fn publish(&self) {
+        let room = match self.queue.lowest() {
+            _ if !self.queue.is_full() => 0,
+            Some(lowest) => lowest.index() + 1,
+            // A queue for nothing.
+            None => Criticality::COUNT,
+        };
+        let queued = at_most_u32(self.queue.len());
+        self.gate.publish(room, self.wait(queued), queued);
     }
 }
 

@@ -29,7 +29,7 @@
 //! `probe_interval` goes out, or nobody would notice that it got better.
 //!
 //! When it is wrong: a backend that never refuses but queues holds the window only for as long as
-//! the best latency is remembered; its timeouts, reported as [`Outcome::Failed`], then do what
+//! the best latency is remembered; its timeouts, reported as [`Outcome::NoAnswer`], then do what
 //! refusals should have done. Backends that come back from a collapse with far less than they had
 //! are asked too fast until what worked is forgotten: half of all requests may be refused for a
 //! minute or two. A partial outage that lasts longer is forgotten too, and the way back from it
@@ -37,23 +37,10 @@
 
 use crate::average::Average;
 use crate::decision::Advice;
+use crate::outcome::Outcome;
 use crate::units::{InvalidNumber, NANOS, Timestamp, nanos};
 use core::ops::RangeInclusive;
 use core::time::Duration;
-
-/// What came of a released request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The backend took it, whatever its answer was.
-    Accepted,
-    /// The backend has too much to do, and said what to do next.
-    Overloaded(Advice),
-    /// No answer: a timeout or a broken connection. Counts as overload.
-    Failed,
-    /// Nobody waited for the answer any more. Says nothing about the backend.
-    Cancelled,
-}
 
 /// How [`Pace`] behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -201,7 +188,7 @@ impl Pace {
         let window_is_used = backlog || self.outstanding as f64 >= self.window / 2.0;
         self.outstanding = self.outstanding.saturating_sub(1);
         match outcome {
-            Outcome::Accepted => {
+            Outcome::Served | Outcome::Failed => {
                 let sample = nanos(latency) as f64;
                 let off = self.latency.get().map_or(sample / 2.0, |mean| (sample - mean).abs());
                 self.deviation.record(off, now);
@@ -215,15 +202,15 @@ impl Pace {
                     self.grow();
                 }
             }
-            Outcome::Overloaded(advice) => {
+            Outcome::Refused(advice) => {
                 if let Advice::RetryAfter(wait) = advice {
                     let wait = wait.min(self.config.pushback_max);
                     self.pushback_until = self.pushback_until.max(now + wait);
                 }
                 self.cut(latency, now);
             }
-            Outcome::Failed => self.cut(latency, now),
-            Outcome::Cancelled => {}
+            Outcome::NoAnswer => self.cut(latency, now),
+            Outcome::Abandoned => {}
         }
     }
 

@@ -118,6 +118,12 @@ impl<T> Queue<T> {
         self.len >= self.max
     }
 
+    /// The lowest criticality that waits.
+    pub fn lowest(&self) -> Option<Criticality> {
+        let waiting = |&level: &Criticality| !self.levels[level.index()].by_age.is_empty();
+        Criticality::ALL.into_iter().find(waiting)
+    }
+
     /// How many of those that wait would go before a new item.
     pub fn ahead_of(&self, criticality: Criticality, deadline: Timestamp) -> usize {
         let own = criticality.index();

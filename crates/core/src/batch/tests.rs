@@ -1,4 +1,5 @@
 use super::*;
+use crate::decision::Cause;
 use crate::rng::{Rng, SeededRng};
 use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
 use proptest::prelude::*;
@@ -25,7 +26,7 @@ fn drain(proxy: &mut BatchProxy<u64>, mut now: Timestamp) -> Vec<u64> {
         while let Some(release) = proxy.release(now) {
             let (Release::Send { item, .. } | Release::Expired { item, .. }) = release;
             order.push(item);
-            proxy.on_result(Outcome::Accepted, Duration::from_millis(1), now);
+            proxy.on_result(Outcome::Served, Duration::from_millis(1), now);
         }
     }
     order
@@ -113,9 +114,9 @@ fn settled() -> (BatchProxy<u64>, Timestamp) {
     };
     // Windows of 1, 1.25, 1.5 to 2.5, of which a refusal leaves 2.
     for _ in 0..6 {
-        answer(&mut proxy, Outcome::Accepted);
+        answer(&mut proxy, Outcome::Served);
     }
-    answer(&mut proxy, Outcome::Overloaded(Advice::RetryElsewhere));
+    answer(&mut proxy, Outcome::Refused(Advice::RetryElsewhere));
     assert_eq!(proxy.cancel(last), Some(0));
     now += Duration::from_secs(1);
     assert_eq!(proxy.pace().window(), 2.0);
@@ -166,7 +167,7 @@ fn a_proxy_that_was_slow_learns_that_it_no_longer_is() {
     queued(&proxy.offer(0, Sheddable, None, now));
     assert!(proxy.release(now).is_some());
     now += Duration::from_secs(3);
-    proxy.on_result(Outcome::Accepted, Duration::from_secs(3), now);
+    proxy.on_result(Outcome::Served, Duration::from_secs(3), now);
     assert!(proxy.pace().answer_time() > Duration::from_secs(3));
     // Everyone has less patience than that, and answers take a tenth of it.
     let (mut sent, mut offered) = (0, 0);
@@ -179,7 +180,7 @@ fn a_proxy_that_was_slow_learns_that_it_no_longer_is() {
         while let Some(release) = proxy.release(now) {
             if matches!(release, Release::Send { .. }) {
                 sent += 1;
-                proxy.on_result(Outcome::Accepted, Duration::from_millis(20), now);
+                proxy.on_result(Outcome::Served, Duration::from_millis(20), now);
             }
         }
     }
@@ -202,7 +203,7 @@ fn a_worker_that_went_away_takes_its_item_back() {
     assert_eq!(proxy.cancel(second), None);
     assert_eq!(proxy.outstanding(), 1);
     let window = proxy.pace().window();
-    proxy.on_result(Outcome::Cancelled, Duration::ZERO, at(1));
+    proxy.on_result(Outcome::Abandoned, Duration::ZERO, at(1));
     assert_eq!((proxy.outstanding(), proxy.pace().window()), (0, window));
     assert_eq!(proxy.pace().answer_time(), Duration::ZERO);
     assert_eq!(proxy.cancel(third), Some(3));
@@ -218,7 +219,7 @@ fn a_pushback_is_waited_for_exactly_and_deadlines_go_on() {
     assert_eq!(proxy.release(at(0)), Some(Release::Send { item: 2, criticality: Sheddable }));
     // One is outstanding and no more may be: only a deadline is left to wait for.
     assert_eq!(proxy.next_deadline(), Some(at(500)));
-    let pushback = Outcome::Overloaded(Advice::RetryAfter(Duration::from_secs(3)));
+    let pushback = Outcome::Refused(Advice::RetryAfter(Duration::from_secs(3)));
     proxy.on_result(pushback, Duration::from_millis(1), at(1));
     assert_eq!(proxy.next_deadline(), Some(at(500)));
     assert!(matches!(proxy.release(at(500)), Some(Release::Expired { item: 3, .. })));
@@ -253,10 +254,10 @@ fn a_refusal_costs_one_cut_for_all_that_were_under_way() {
     // Fast growth to begin with: each accept adds a quarter.
     for ms in 1..=36 {
         pace.on_release(at(ms));
-        pace.on_result(Outcome::Accepted, Duration::from_millis(1), true, at(ms));
+        pace.on_result(Outcome::Served, Duration::from_millis(1), true, at(ms));
     }
     assert_eq!(pace.window(), 10.0);
-    let refused = Outcome::Overloaded(Advice::RetryElsewhere);
+    let refused = Outcome::Refused(Advice::RetryElsewhere);
     for (ms, latency, window) in [
         (100, 10, 8.0),
         // Sent before the cut took effect.
@@ -268,10 +269,10 @@ fn a_refusal_costs_one_cut_for_all_that_were_under_way() {
         assert!((pace.window() - window).abs() < 1e-9, "{} at {ms} ms", pace.window());
     }
     // From now on an accept adds a hundredth, as 6.4 is not far below the 10 that worked.
-    pace.on_result(Outcome::Accepted, Duration::from_millis(1), true, at(112));
+    pace.on_result(Outcome::Served, Duration::from_millis(1), true, at(112));
     assert!((pace.window() - 6.41).abs() < 1e-9);
     // Nothing waits and little is under way: an unused window does not grow.
-    pace.on_result(Outcome::Accepted, Duration::from_millis(1), false, at(113));
+    pace.on_result(Outcome::Served, Duration::from_millis(1), false, at(113));
     assert!((pace.window() - 6.41).abs() < 1e-9);
 }
 
@@ -282,7 +283,7 @@ fn a_window_does_not_grow_while_latency_is_high() {
     let mut accept = |pace: &mut Pace, latency_ms, times| {
         for _ in 0..times {
             now += Duration::from_millis(10);
-            pace.on_result(Outcome::Accepted, Duration::from_millis(latency_ms), true, now);
+            pace.on_result(Outcome::Served, Duration::from_millis(latency_ms), true, now);
         }
         pace.window()
     };
@@ -341,9 +342,9 @@ fn closed_loop(
             let accept = backends.tokens >= 1.0;
             let (outcome, wait_ms) = if accept {
                 backends.tokens -= 1.0;
-                (Outcome::Accepted, backends.latency_ms * (0.5 + rng.unit()))
+                (Outcome::Served, backends.latency_ms * (0.5 + rng.unit()))
             } else {
-                (Outcome::Overloaded(Advice::RetryElsewhere), 1.0)
+                (Outcome::Refused(Advice::RetryElsewhere), 1.0)
             };
             let latency = Duration::from_nanos((wait_ms * 1e6) as u64);
             number += 1;
@@ -425,7 +426,7 @@ fn overload(offered: u64, patience_ms: impl Fn(u64) -> u64) -> (u64, u64) {
         while let Some(entry) = answers.first_entry().filter(|e| e.key().0 <= now) {
             let (deadline, outcome, latency) = entry.remove();
             proxy.on_result(outcome, Duration::from_millis(latency), at(now));
-            if outcome == Outcome::Accepted && now >= END / 2 {
+            if outcome == Outcome::Served && now >= END / 2 {
                 taken += 1;
                 in_time += u64::from(now <= deadline);
             }
@@ -435,9 +436,9 @@ fn overload(offered: u64, patience_ms: impl Fn(u64) -> u64) -> (u64, u64) {
             number += 1;
             let (outcome, latency) = if tokens >= 1_000 {
                 tokens -= 1_000;
-                (Outcome::Accepted, 50 + rng.below(101))
+                (Outcome::Served, 50 + rng.below(101))
             } else {
-                (Outcome::Overloaded(Advice::RetryElsewhere), 1)
+                (Outcome::Refused(Advice::RetryElsewhere), 1)
             };
             answers.insert((now + latency, number), (deadline, outcome, latency));
         }
@@ -474,8 +475,8 @@ fn the_pace_comes_back_from_a_partial_outage() {
                 let _ = proxy.offer(0, Sheddable, None, at(now));
             }
             while let Some((_, taken)) = busy.pop_front_if(|(done, _)| *done <= now) {
-                let refused = Outcome::Overloaded(Advice::RetryElsewhere);
-                let outcome = if taken { Outcome::Accepted } else { refused };
+                let refused = Outcome::Refused(Advice::RetryElsewhere);
+                let outcome = if taken { Outcome::Served } else { refused };
                 proxy.on_result(outcome, Duration::from_millis(50), at(now));
                 before += u64::from(taken && (50_000..60_000).contains(&now));
                 after += u64::from(taken && (115_000..125_000).contains(&now));
@@ -531,9 +532,9 @@ proptest! {
                 Operation::Wait(ms) => now += Duration::from_millis(ms),
                 Operation::Result(kind) => {
                     let outcome = match kind {
-                        0 => Outcome::Failed,
-                        1 => Outcome::Overloaded(Advice::RetryAfter(Duration::from_millis(7))),
-                        _ => Outcome::Accepted,
+                        0 => Outcome::NoAnswer,
+                        1 => Outcome::Refused(Advice::RetryAfter(Duration::from_millis(7))),
+                        _ => Outcome::Served,
                     };
                     proxy.on_result(outcome, Duration::from_millis(u64::from(kind)), now);
                 }
@@ -636,9 +637,9 @@ proptest! {
         for (kind, latency, now) in results {
             let (latency, now) = (Duration::from_nanos(latency), Timestamp::from_nanos(now));
             let outcome = match kind {
-                0 => Outcome::Failed,
-                1 => Outcome::Overloaded(Advice::RetryAfter(latency)),
-                _ => Outcome::Accepted,
+                0 => Outcome::NoAnswer,
+                1 => Outcome::Refused(Advice::RetryAfter(latency)),
+                _ => Outcome::Served,
             };
             if pace.may_release(now) {
                 pace.on_release(now);
@@ -647,6 +648,61 @@ proptest! {
             prop_assert!(pace.window() > 0.0);
             prop_assert!(pace.window() <= f64::from(window_max));
             prop_assert!(pace.spacing() <= Duration::from_nanos(probe));
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_at_the_gate() {
+    let config = BatchConfig { queue_max: 2, ..BatchConfig::default() };
+    let mut proxy = BatchProxy::new(config).unwrap();
+    let gate = proxy.gate();
+    let open = || Criticality::ALL.map(|level| gate.check(level).is_ok());
+    assert_eq!(open(), [true; 4]);
+    let _ = proxy.offer(1, SheddablePlus, None, at(0));
+    assert_eq!(open(), [true; 4]);
+    let _ = proxy.offer(2, Critical, None, at(0));
+    // Who is above SHEDDABLE_PLUS displaces it.
+    assert_eq!(open(), [false, false, true, true]);
+    let told = gate.check(Sheddable).unwrap_err();
+    let Offer::Refused { rejection, .. } = proxy.offer(3, Sheddable, None, at(0)) else {
+        panic!("taken into a full queue")
+    };
+    assert_eq!(told, rejection);
+    let _ = proxy.offer(4, CriticalPlus, None, at(0));
+    assert_eq!(open(), [false, false, false, true]);
+    assert!(proxy.release(at(0)).is_some());
+    assert_eq!((open(), gate.queued()), ([true; 4], 1));
+}
+
+proptest! {
+    /// As long as nothing has a deadline, the gate says what the owner does.
+    #[test]
+    fn the_gate_says_what_the_owner_does(
+        steps in proptest::collection::vec((0_u8..4, 0_usize..4), 1..100),
+        queue_max in 0_usize..5,
+    ) {
+        let mut proxy = BatchProxy::new(BatchConfig { queue_max, ..Default::default() }).unwrap();
+        let gate = proxy.gate();
+        let mut tickets = Vec::new();
+        for (i, (kind, level)) in steps.into_iter().enumerate() {
+            let now = at(i as u64);
+            match kind {
+                0 | 1 => {
+                    let level = Criticality::ALL[level];
+                    let said = gate.check(level);
+                    match proxy.offer(i, level, None, now) {
+                        Offer::Refused { rejection, .. } => prop_assert_eq!(said, Err(rejection)),
+                        Offer::Queued(ticket) | Offer::Displaced { ticket, .. } => {
+                            prop_assert_eq!(said, Ok(()));
+                            tickets.push(ticket);
+                        }
+                    }
+                }
+                2 => drop(proxy.release(now)),
+                _ => drop(tickets.pop().and_then(|ticket| proxy.cancel(ticket))),
+            }
+            prop_assert_eq!(gate.queued() as usize, proxy.queued());
         }
     }
 }

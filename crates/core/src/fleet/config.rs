@@ -26,7 +26,8 @@ pub struct FleetConfig {
     pub idle: Duration,
     /// Share of each limit that is divided equally, whatever the demand.
     pub floor: Ratio,
-    /// Share of each limit that is set aside for tasks which have no grant of the customer yet.
+    /// Share of each limit that is set aside for tasks which have no grant of the customer yet, or
+    /// one of next to nothing. More than 0.
     pub unseen: Ratio,
     /// Share of its limits that a task falls back to in silence.
     pub safe: Ratio,
@@ -98,6 +99,9 @@ pub enum FleetConfigError {
     /// Tasks would be without limits that they can live on.
     #[error("safe must be more than 0")]
     Safe,
+    /// A task without a grant would refuse the customer, for as long as there is no server.
+    #[error("unseen must be more than 0")]
+    Unseen,
     /// No table has this size.
     #[error("{what} must be between 1 and {most}, but it is {found}")]
     Size {
@@ -130,6 +134,9 @@ impl FleetConfig {
         }
         if self.safe == Ratio::ZERO {
             return Err(FleetConfigError::Safe);
+        }
+        if self.unseen == Ratio::ZERO {
+            return Err(FleetConfigError::Unseen);
         }
         for (what, found, most) in [
             ("weight_max", self.weight_max as usize, TaskId::COUNT_MAX),

@@ -11,6 +11,11 @@
 //! silence >= lease          the safe share, until a new grant comes        lease = hold + 7 tau
 //! ```
 //!
+//! Never less than its **unseen share** either, whatever it was granted: a task that comes back may be
+//! granted nothing for a round, until the others have let go of what it is to get, and the server
+//! may fall silent in that very round. That share of the limit is set aside for every task anyway,
+//! with a grant or without, so the sum of what all enforce stays within the limit.
+//!
 //! Silence counts from when the task **sent** the last report that the server answered. The server
 //! counts the same lease from when that report arrived, which is later: whatever the network does
 //! to the answers, a task has let go before the server thinks so. Their clocks need not agree,
@@ -70,22 +75,30 @@ pub struct FailStatic {
     silence: Silence,
     limits: Limits,
     safe: Limits,
+    /// What the task may always use.
+    unseen: Limits,
     generation: Option<Generation>,
     answered: Timestamp,
     lapsed: bool,
 }
 
 impl FailStatic {
-    /// Before the first grant: the share of a task that the server does not know yet.
+    /// Before the first grant: the share that every task has ([`Fleet::unseen`](super::Fleet)).
     pub const fn new(silence: Silence, unseen: Limits) -> Self {
         Self {
             silence,
-            limits: unseen,
-            safe: unseen,
+            limits: Limits::ZERO,
+            safe: Limits::ZERO,
+            unseen,
             generation: None,
             answered: Timestamp::ZERO,
             lapsed: false,
         }
+    }
+
+    /// The server told all tasks what each may use without a grant.
+    pub const fn set_unseen(&mut self, unseen: Limits) {
+        self.unseen = unseen;
     }
 
     /// A grant arrived at `now`, in a message that answers the report sent at `answered`. Returns
@@ -129,8 +142,14 @@ impl FailStatic {
         }
     }
 
-    /// What to enforce.
+    /// What to enforce: zero only at a level whose limit is zero across the fleet, or too small to
+    /// be divided (see [`FleetConfig::unseen`](super::FleetConfig)).
     pub fn enforced(&self, now: Timestamp) -> Limits {
+        self.granted(now).max(self.unseen)
+    }
+
+    /// What is left of the last grant.
+    fn granted(&self, now: Timestamp) -> Limits {
         let silence = now.since(self.answered);
         if silence <= self.silence.hold {
             return self.limits;
@@ -147,7 +166,8 @@ impl FailStatic {
         }))
     }
 
-    /// What the task may go back to when the server answers: what a new leader has to count.
+    /// What the task may go back to when the server answers: what a new leader has to count. The
+    /// unseen share it counts anyway.
     pub fn holds(&self, now: Timestamp) -> Limits {
         let lapsed = now.since(self.answered) >= self.silence.lease();
         if lapsed { self.safe } else { self.limits }

@@ -94,6 +94,12 @@ impl Limits {
         Self(core::array::from_fn(|i| self.0[i].min(other.0[i])))
     }
 
+    /// The higher of both at every level.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self(core::array::from_fn(|i| self.0[i].max(other.0[i])))
+    }
+
     /// What `level` and everything below it may use together.
     pub const fn get(&self, level: Criticality) -> CostRate {
         self.0[level.index()]

@@ -30,8 +30,8 @@
 //! bucket, so leases do not upset the order. All leases together are an eighth of a burst at most,
 //! however many threads there are, and what a thread does not use goes back when it ends. So over
 //! any span `T` a customer uses at most `limit x (T + burst + burst / 8)`, the last request of each
-//! thread, and surprises that were forgiven. Buckets of limits by criticality have no leases: they
-//! cost a compare-and-swap for each request that counts towards them.
+//! thread, and surprises that were forgiven. Each bucket of a limit by criticality has leases of its
+//! own, and the same holds for it.
 //!
 //! **When limits change** under requests that are on their way, none of these is charged more than
 //! if it had come just before or just after. The pace is read after the bucket, and new limits
@@ -41,7 +41,7 @@
 //! That is in the customer's favour, and at most one request for each thread.)
 //!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
-//! when the gate is made, and so is its memory: 64 bytes a customer, and 80 more per thread.
+//! when the gate is made, and so is its memory: 64 bytes a customer, and 128 more per thread.
 
 mod bucket;
 #[cfg(all(test, not(feature = "loom")))]
@@ -269,6 +269,7 @@ impl QuotaGate {
         QuotaLane {
             usage: self.usage.writer(),
             leases: vec![Lease::default(); self.customers.len()].into_boxed_slice(),
+            own: vec![[Lease::default(); TOTAL]; self.customers.len()].into_boxed_slice(),
             gate: Arc::clone(self),
         }
     }
@@ -316,7 +317,7 @@ impl Paces {
     }
 }
 
-/// What one thread has taken out of a customer's total bucket and not yet charged for.
+/// What one thread has taken out of a customer's bucket and not yet charged for.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lease {
     /// In nanoseconds of cost.
@@ -356,7 +357,10 @@ pub struct Charge {
 pub struct QuotaLane {
     gate: Arc<QuotaGate>,
     usage: Writer,
+    /// Of the total buckets.
     leases: Box<[Lease]>,
+    /// Of the buckets below; apart, as most customers have none.
+    own: Box<[[Lease; TOTAL]]>,
 }
 
 impl QuotaLane {
@@ -438,26 +442,53 @@ impl QuotaLane {
         depth_max: u64,
         now: Timestamp,
     ) {
-        let pace = self.gate.customers[customer].pace(TOTAL);
-        let lease = &mut self.leases[customer];
-        if lease.tag() == pace.tag() && lease.left >= cost.as_nanos() {
-            lease.left -= cost.as_nanos();
-        } else if pace != Pace::UNLIMITED {
-            self.take_lease(customer, cost.as_nanos(), depth_max, now);
-        }
+        self.take_level(customer, TOTAL, cost.as_nanos(), depth_max, now);
         if self.gate.by_level() {
-            self.take_own(customer, criticality, cost, depth_max, now);
+            for level in criticality.index()..TOTAL {
+                self.take_level(customer, level, cost.as_nanos(), depth_max, now);
+            }
         }
+    }
+
+    #[inline]
+    fn take_level(
+        &mut self,
+        customer: usize,
+        level: usize,
+        cost: u64,
+        depth_max: u64,
+        now: Timestamp,
+    ) {
+        let pace = self.gate.customers[customer].pace(level);
+        let lease = self.lease(customer, level);
+        if lease.tag() == pace.tag() && lease.left >= cost {
+            lease.left -= cost;
+        } else if pace != Pace::UNLIMITED {
+            self.take_lease(customer, level, cost, depth_max, now);
+        }
+    }
+
+    #[inline]
+    fn lease(&mut self, customer: usize, level: usize) -> &mut Lease {
+        let total = &mut self.leases[customer];
+        if level == TOTAL { total } else { &mut self.own[customer][level] }
     }
 
     /// Takes what is missing out of the shared bucket, and a new lease with it.
     #[cold]
-    fn take_lease(&mut self, customer: usize, cost: u64, depth_max: u64, now: Timestamp) {
-        let lease = self.leases[customer];
+    fn take_lease(
+        &mut self,
+        customer: usize,
+        level: usize,
+        cost: u64,
+        depth_max: u64,
+        now: Timestamp,
+    ) {
+        let lease = *self.lease(customer, level);
         let time = self.gate.lease_time();
         let mut taken = Lease::default();
         let was_taken = self.gate.customers[customer].deepen(
-            TOTAL,
+            level,
             |pace| {
                 // A lease that was taken at another limit is not what it was: let it go.
                 let left = if lease.tag() == pace.tag() { lease.left } else { 0 };
@@ -470,74 +501,55 @@ impl QuotaLane {
             now,
         );
         // What could not be taken is no lease.
-        self.leases[customer] = if was_taken { taken } else { Lease::default() };
-    }
-
-    /// Takes out of the buckets below the total one.
-    fn take_own(
-        &mut self,
-        customer: usize,
-        criticality: Criticality,
-        cost: Cost,
-        depth_max: u64,
-        now: Timestamp,
-    ) {
-        let buckets = &self.gate.customers[customer];
-        for level in criticality.index()..TOTAL {
-            buckets.deepen(level, |pace| pace.time_for(cost.as_nanos()), depth_max, now);
-        }
+        *self.lease(customer, level) = if was_taken { taken } else { Lease::default() };
     }
 
     /// Gives back what was taken at `paces`, as far as these still hold.
     #[inline]
     fn give_back(&mut self, customer: usize, criticality: Criticality, cost: Cost, paces: Paces) {
-        let pace = paces.0[TOTAL];
-        let lease = &mut self.leases[customer];
-        if pace != Pace::UNLIMITED {
-            if lease.tag() == pace.tag() {
-                lease.left = lease.left.saturating_add(cost.as_nanos());
-            } else {
-                *lease = Lease::new(cost.as_nanos(), 0, pace.tag());
-            }
-            // Two leases in hand are one too many.
-            if lease.left > lease.whole().saturating_mul(2) {
-                self.give_back_lease(customer);
+        self.give_back_level(customer, TOTAL, cost.as_nanos(), paces.0[TOTAL]);
+        if self.gate.by_level() {
+            for level in criticality.index()..TOTAL {
+                self.give_back_level(customer, level, cost.as_nanos(), paces.0[level]);
             }
         }
-        if self.gate.by_level() {
-            self.give_back_own(customer, criticality, cost, paces);
+    }
+
+    #[inline]
+    fn give_back_level(&mut self, customer: usize, level: usize, cost: u64, pace: Pace) {
+        if pace == Pace::UNLIMITED {
+            return;
+        }
+        let lease = self.lease(customer, level);
+        if lease.tag() == pace.tag() {
+            lease.left = lease.left.saturating_add(cost);
+        } else {
+            *lease = Lease::new(cost, 0, pace.tag());
+        }
+        // Two leases in hand are one too many.
+        if lease.left > lease.whole().saturating_mul(2) {
+            self.give_back_lease(customer, level);
         }
     }
 
     #[cold]
-    fn give_back_lease(&mut self, customer: usize) {
-        let lease = self.leases[customer];
+    fn give_back_lease(&mut self, customer: usize, level: usize) {
+        let lease = *self.lease(customer, level);
         let whole = lease.whole().min(lease.left);
-        self.gate.customers[customer].lift(TOTAL, lease.left - whole, lease.tag());
-        self.leases[customer] = Lease::new(whole, lease.whole(), lease.tag());
-    }
-
-    /// Gives back to the buckets below the total one.
-    fn give_back_own(
-        &mut self,
-        customer: usize,
-        criticality: Criticality,
-        cost: Cost,
-        paces: Paces,
-    ) {
-        let buckets = &self.gate.customers[customer];
-        for level in criticality.index()..TOTAL {
-            buckets.lift(level, cost.as_nanos(), paces.0[level].tag());
-        }
+        self.gate.customers[customer].lift(level, lease.left - whole, lease.tag());
+        *self.lease(customer, level) = Lease::new(whole, lease.whole(), lease.tag());
     }
 }
 
 impl Drop for QuotaLane {
     /// What was leased and not used goes back to the customers.
     fn drop(&mut self) {
-        for (buckets, lease) in self.gate.customers.iter().zip(&self.leases) {
-            if lease.left > 0 {
-                buckets.lift(TOTAL, lease.left, lease.tag());
+        let leases = self.own.iter().zip(&self.leases);
+        for (buckets, (own, total)) in self.gate.customers.iter().zip(leases) {
+            for (level, lease) in own.iter().chain([total]).enumerate() {
+                if lease.left > 0 {
+                    buckets.lift(level, lease.left, lease.tag());
+                }
             }
         }
         self.gate.lanes.fetch_sub(1, Ordering::Relaxed);

@@ -247,6 +247,32 @@ fn leases_outlive_their_threads_and_do_not_close_a_level() {
     }
 }
 
+/// The same for the buckets of limits by criticality; and most requests do not touch them.
+#[test]
+fn buckets_below_the_total_are_leased_too() {
+    let gate = gate();
+    let limits = Limits::from_entries([Some(cpus(1.0)), None, None, Some(cpus(8.0))]).unwrap();
+    gate.set_limits(A, limits, Timestamp::ZERO);
+    let now = Timestamp::from_secs(1);
+    let mut lane = gate.lane();
+    let mut moved = 0;
+    for _ in 0..1_000 {
+        let before = gate.buckets(A).depth(0, now);
+        let charge = lane.charge(A, Sheddable, Cost::from_micros(10), now);
+        lane.settle(A, Sheddable, charge, Cost::from_micros(9), now);
+        moved += u32::from(gate.buckets(A).depth(0, now) != before);
+    }
+    // A lease is 1 s / 8 / 16 of a CPU, 7.8 ms; 9 ms were used.
+    assert_eq!(moved, 2);
+    drop(lane);
+    let depth = gate.buckets(A).depth(0, now);
+    assert!((9_000_000..9_000_010).contains(&depth), "{depth}");
+    let mut lanes: Vec<_> = (0..300).map(|_| gate.lane()).collect();
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        assert!(request(lane, A, Sheddable, Cost::from_micros(1), now), "thread {i}");
+    }
+}
+
 #[test]
 fn a_small_cost_at_a_large_limit_is_charged() {
     let gate = QuotaGate::new(QuotaConfig {
@@ -463,29 +489,33 @@ proptest! {
     }
 
     /// Over any run a customer uses no more than its limit over the time, a burst, a lease per
-    /// thread, and the last request of each thread.
+    /// thread, and the last request of each thread; and so does each level with all below it.
     #[test]
     fn nobody_uses_more_than_its_limit(
-        rate in 1_000_000_u64..4_000_000_000,
+        rates in proptest::array::uniform4(1_000_000_u64..4_000_000_000),
         steps in proptest::collection::vec(
             (0_usize..3, 0_usize..4, 1_u64..30_000_000, 0_u64..10_000_000),
             1..500,
         ),
     ) {
         let gate = gate();
-        let limit = CostRate::from_nanos_per_sec(rate);
-        gate.set_limits(A, Limits::total(limit), Timestamp::ZERO);
+        let limits = Limits::clamped(rates.map(CostRate::from_nanos_per_sec));
+        gate.set_limits(A, limits, Timestamp::ZERO);
         let mut lanes = [gate.lane(), gate.lane(), gate.lane()];
-        let (mut now, mut used, mut largest) = (Timestamp::ZERO, 0, 0);
+        let (mut now, mut used, mut largest) = (Timestamp::ZERO, [0; 4], 0);
         for (lane, level, cost, pass) in steps {
             now += Duration::from_nanos(pass);
             if request(&mut lanes[lane], A, Criticality::ALL[level], Cost::from_nanos(cost), now) {
-                used += cost;
+                for used in &mut used[level..] {
+                    *used += cost;
+                }
                 largest = cost.max(largest);
             }
         }
         let span = now.since(Timestamp::ZERO) + Duration::from_secs(1);
-        let allowed = limit.over(span + Duration::from_secs(1) / LEASED as u32).as_nanos();
-        prop_assert!(used <= allowed + largest + 1, "{used} of {allowed}");
+        for (used, limit) in used.into_iter().zip(limits.as_array()) {
+            let allowed = limit.over(span + Duration::from_secs(1) / LEASED as u32).as_nanos();
+            prop_assert!(used <= allowed + largest + 1, "{used} of {allowed}");
+        }
     }
 }

@@ -7,11 +7,12 @@
 //! Between ticks the shares stand still. Against a window of two minutes a tick of 100 ms is
 //! nothing: it can move `p` by a tenth of a percent, except in the very first seconds.
 
-use super::{Outcome, Throttle, ThrottleConfig, ThrottleCounts, throttled_locally};
+use super::{Throttle, ThrottleConfig, ThrottleCounts, throttled_locally};
 use crate::counters::{Counters, Writer};
 use crate::criticality::Criticality;
 use crate::decision::Rejection;
 use crate::levels::{LevelGate, Levels};
+use crate::outcome::Outcome;
 use crate::rng::Rng;
 use crate::units::Timestamp;
 use std::sync::Arc;
@@ -95,9 +96,10 @@ impl ThrottleLane {
     #[inline]
     pub fn on_response(&mut self, criticality: Criticality, outcome: Outcome) {
         let fate = match outcome {
-            Outcome::Accepted => ACCEPTED,
-            Outcome::Refused => REFUSED,
+            Outcome::Served | Outcome::Failed => ACCEPTED,
+            Outcome::Refused(_) => REFUSED,
             Outcome::NoAnswer => UNANSWERED,
+            Outcome::Abandoned => return,
         };
         self.writer.add(cell(criticality, fate), 1);
     }

@@ -36,7 +36,11 @@
 //! see a hundred requests and no accept, and throttle a healthy backend while the answers are on
 //! their way. It follows that every attempt needs an end: one that waits for ever is never counted,
 //! so attempts have deadlines. An attempt that the caller itself gives up on before its deadline
-//! says nothing about the backend and is not reported.
+//! says nothing about the backend and does not count.
+//!
+//! No answer is no accept, as a backend that drowns too deep to refuse looks like that. With `K` 2
+//! half of all attempts may end so before anything is throttled, so one dead task of many, or now
+//! and then a deadline that was too short, throttles nothing.
 //!
 //! Every attempt goes through the throttle, retries included: to the backend they are all alike.
 //!
@@ -77,6 +81,7 @@ pub use gate::{ThrottleController, ThrottleGate, ThrottleLane};
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Cause, Reason, Rejection, Thousandths};
 use crate::levels::Levels;
+use crate::outcome::Outcome;
 use crate::rng::Rng;
 use crate::units::{InvalidNumber, Timestamp};
 use crate::window::Window;
@@ -178,21 +183,6 @@ impl ThrottleConfig {
     }
 }
 
-/// How an attempt that was sent came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The backend took it on: any answer but a refusal, errors of the application included.
-    Accepted,
-    /// The backend refused it for overload or quota.
-    Refused,
-    /// No answer came within the attempt's deadline, or there was no connection to send it on.
-    ///
-    /// Not an accept: a backend that drowns too deep to refuse looks exactly like this. With `K` 2
-    /// half of all attempts may end so before anything is throttled, so one dead task of many, or
-    /// now and then a deadline that was too short, throttles nothing.
-    NoAnswer,
-}
-
 /// How many attempts had which fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -208,13 +198,14 @@ pub struct ThrottleCounts {
 }
 
 impl ThrottleCounts {
-    /// One attempt with this outcome.
+    /// One attempt with this outcome; none if it says nothing.
     pub fn one(outcome: Outcome) -> Self {
         let mut counts = Self::default();
         match outcome {
-            Outcome::Accepted => counts.accepted = 1,
-            Outcome::Refused => counts.refused = 1,
+            Outcome::Served | Outcome::Failed => counts.accepted = 1,
+            Outcome::Refused(_) => counts.refused = 1,
             Outcome::NoAnswer => counts.unanswered = 1,
+            Outcome::Abandoned => {}
         }
         counts
     }
@@ -234,14 +225,16 @@ impl ThrottleCounts {
 ///
 /// ```
 /// use tidegate_core::rng::SeededRng;
-/// use tidegate_core::throttle::{Outcome, Throttle, ThrottleConfig};
-/// use tidegate_core::{Criticality, Timestamp};
+/// use tidegate_core::decision::Advice;
+/// use tidegate_core::throttle::{Throttle, ThrottleConfig};
+/// use tidegate_core::{Criticality, Outcome, Timestamp};
 ///
 /// let mut throttle = Throttle::new(ThrottleConfig::default());
 /// let (now, mut rng) = (Timestamp::from_secs(1), SeededRng::new(7));
 /// for _ in 0..1_000 {
 ///     if throttle.decide(Criticality::Critical, now, &mut rng).is_ok() {
-///         throttle.on_response(Criticality::Critical, Outcome::Refused, now);
+///         let refused = Outcome::Refused(Advice::RetryElsewhere);
+///         throttle.on_response(Criticality::Critical, refused, now);
 ///     }
 /// }
 /// assert!(throttle.probability(Criticality::Critical, now) > 0.9);

@@ -1,4 +1,6 @@
 use super::*;
+
+const REFUSED: Outcome = Outcome::Refused(Advice::RetryElsewhere);
 use crate::rng::{Rng, SeededRng};
 use proptest::prelude::*;
 
@@ -61,10 +63,10 @@ fn a_throttled_request_says_why_and_is_not_to_be_retried() {
     let refused = ThrottleCounts { accepted: 30, refused: 69, ..ThrottleCounts::default() };
     let mut controller = ThrottleController::new(ThrottleConfig::default());
     for _ in 0..30 {
-        controller.gate().lane().on_response(Critical, Outcome::Accepted);
+        controller.gate().lane().on_response(Critical, Outcome::Served);
     }
     for _ in 0..69 {
-        controller.gate().lane().on_response(Critical, Outcome::Refused);
+        controller.gate().lane().on_response(Critical, REFUSED);
     }
     controller.tick(Timestamp::ZERO);
     throttle.record(Critical, refused, Timestamp::ZERO);
@@ -86,7 +88,7 @@ fn a_throttle_without_a_window_throttles() {
     for window in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(1)] {
         let mut throttle = Throttle::new(ThrottleConfig { window, ..ThrottleConfig::default() });
         for ms in 0..10_000 {
-            throttle.on_response(Critical, Outcome::Refused, Timestamp::from_millis(ms));
+            throttle.on_response(Critical, REFUSED, Timestamp::from_millis(ms));
         }
         let p = throttle.probability(Critical, Timestamp::from_millis(9_999));
         assert!(p > 0.9, "{window:?}: {p}");
@@ -101,18 +103,16 @@ fn requests_under_way_are_not_held_against_the_backend() {
         assert!(throttle.decide(Critical, Timestamp::ZERO, &mut rng).is_ok());
     }
     for _ in 0..10_000 {
-        throttle.on_response(Critical, Outcome::Accepted, Timestamp::from_secs(1));
+        throttle.on_response(Critical, Outcome::Served, Timestamp::from_secs(1));
         assert_eq!(throttle.probability(Critical, Timestamp::from_secs(1)), 0.0);
     }
 }
 
 #[test]
 fn only_refusals_and_silence_count_against_the_backend() {
-    for (outcome, probability) in [
-        (Outcome::Accepted, 0.0),
-        (Outcome::Refused, 980.0 / 1_001.0),
-        (Outcome::NoAnswer, 980.0 / 1_001.0),
-    ] {
+    for (outcome, probability) in
+        [(Outcome::Served, 0.0), (REFUSED, 980.0 / 1_001.0), (Outcome::NoAnswer, 980.0 / 1_001.0)]
+    {
         let mut throttle = Throttle::new(ThrottleConfig::default());
         for _ in 0..1_000 {
             throttle.on_response(Critical, outcome, Timestamp::ZERO);
@@ -130,7 +130,7 @@ fn a_sporadic_client_is_never_throttled() {
     for secs in (0..3_600).step_by(7) {
         let now = Timestamp::from_secs(secs);
         assert!(throttle.decide(Critical, now, &mut rng).is_ok(), "at {secs} s");
-        throttle.on_response(Critical, Outcome::Refused, now);
+        throttle.on_response(Critical, REFUSED, now);
     }
 }
 
@@ -139,11 +139,11 @@ fn criticalities_do_not_suffer_for_each_other() {
     let mut throttle = Throttle::new(ThrottleConfig::default());
     let now = Timestamp::from_secs(9);
     for _ in 0..1_000 {
-        throttle.on_response(Sheddable, Outcome::Refused, now);
-        throttle.on_response(Critical, Outcome::Accepted, now);
+        throttle.on_response(Sheddable, REFUSED, now);
+        throttle.on_response(Critical, Outcome::Served, now);
     }
     for i in 0..1_000 {
-        let outcome = if i % 4 == 0 { Outcome::Accepted } else { Outcome::Refused };
+        let outcome = if i % 4 == 0 { Outcome::Served } else { REFUSED };
         throttle.on_response(SheddablePlus, outcome, now);
     }
     let levels = throttle.levels(now);
@@ -188,10 +188,10 @@ impl Backend {
 
     fn serve(&mut self) -> Outcome {
         if self.room < 1_000 {
-            return Outcome::Refused;
+            return REFUSED;
         }
         self.room -= 1_000;
-        Outcome::Accepted
+        Outcome::Served
     }
 }
 
@@ -217,7 +217,7 @@ fn run(
             let outcome = backend.serve();
             throttle.on_response(Critical, outcome, now);
             match outcome {
-                Outcome::Accepted => counts.accepted += 1,
+                Outcome::Served => counts.accepted += 1,
                 _ => counts.refused += 1,
             }
         }
@@ -282,8 +282,8 @@ fn a_fleet_of_small_clients_keeps_to_the_multiplier() {
             let outcome = backend.serve();
             client.on_response(Critical, outcome, now);
             if now >= Timestamp::from_secs(30) {
-                counts.refused += u64::from(outcome == Outcome::Refused);
-                counts.accepted += u64::from(outcome == Outcome::Accepted);
+                counts.refused += u64::from(outcome == REFUSED);
+                counts.accepted += u64::from(outcome == Outcome::Served);
             }
         }
     }
@@ -357,8 +357,8 @@ fn gate_and_controller_agree() {
         let now = Timestamp::from_millis(ms);
         for (criticality, refused_of_8) in Criticality::ALL.into_iter().zip([8, 5, 3, 0]) {
             let outcome = match rng.below(8) {
-                draw if draw < refused_of_8 && ms < 150_000 => Outcome::Refused,
-                _ => Outcome::Accepted,
+                draw if draw < refused_of_8 && ms < 150_000 => REFUSED,
+                _ => Outcome::Served,
             };
             alone.on_response(criticality, outcome, now);
             lanes[(ms % 2) as usize].on_response(criticality, outcome);
@@ -416,8 +416,7 @@ enum Operation {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let outcome =
-        prop_oneof![Just(Outcome::Accepted), Just(Outcome::Refused), Just(Outcome::NoAnswer)];
+    let outcome = prop_oneof![Just(Outcome::Served), Just(REFUSED), Just(Outcome::NoAnswer)];
     prop_oneof![
         4 => (0..4_usize).prop_map(Operation::Decide),
         4 => (0..4_usize, outcome).prop_map(|(c, o)| Operation::Respond(c, o)),
@@ -451,10 +450,10 @@ proptest! {
                     throttle.on_response(Criticality::ALL[c], outcome, now);
                     let after = throttle.probability(Criticality::ALL[c], now);
                     match outcome {
-                        Outcome::Accepted if requests_min == 0 => {
+                        Outcome::Served if requests_min == 0 => {
                             prop_assert!(after <= before + 1e-12);
                         }
-                        Outcome::Accepted => {}
+                        Outcome::Served => {}
                         _ => prop_assert!(after >= before - 1e-12),
                     }
                 }

@@ -3,10 +3,11 @@
 use crate::{explore, join};
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_core::decision::Advice;
 use tidegate_core::retry::{BudgetConfig, BudgetController, BudgetGate, BudgetLane};
 use tidegate_core::rng::SeededRng;
-use tidegate_core::throttle::{Outcome, ThrottleConfig, ThrottleController};
-use tidegate_core::{Criticality, Ratio, Timestamp};
+use tidegate_core::throttle::{ThrottleConfig, ThrottleController};
+use tidegate_core::{Criticality, Outcome, Ratio, Timestamp};
 
 /// A whole retry in the budget's billionths.
 const RETRY: u64 = 1_000_000_000;
@@ -117,8 +118,8 @@ fn a_throttle_takes_in_every_outcome_once() {
             let gate = Arc::clone(controller.gate());
             loom::thread::spawn(move || {
                 let mut lane = gate.lane();
-                lane.on_response(Criticality::Critical, Outcome::Refused);
-                lane.on_response(Criticality::Critical, Outcome::Refused);
+                lane.on_response(Criticality::Critical, Outcome::Refused(Advice::RetryElsewhere));
+                lane.on_response(Criticality::Critical, Outcome::Refused(Advice::RetryElsewhere));
                 lane.decide(Criticality::Critical, &mut SeededRng::new(1)).is_err()
             })
         };

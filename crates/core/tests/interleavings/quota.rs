@@ -294,3 +294,26 @@ fn closed_stays_closed_on_the_way_down() {
         assert_eq!(open, [false, false, false, true]);
     });
 }
+
+/// A level with a limit of its own has leases too: what two threads charge and give back there adds
+/// up, and what they hold goes back when they end.
+#[test]
+fn no_charge_below_the_total_is_lost() {
+    explore(|| {
+        let eight_cpus = CostRate::from_nanos_per_sec(8_000_000_000);
+        let limits = Limits::from_entries([Some(ONE_CPU), None, None, Some(eight_cpus)]);
+        let gate = gate(limits.expect("nested"));
+        let other = in_thread(gate.lane(), |lane| {
+            let charge = charge(lane, 500);
+            settle(lane, charge, 400);
+        });
+        let mut lane = gate.lane();
+        let _ = charge(&mut lane, 300);
+        let seen = depth(&gate, NOW);
+        assert!(seen >= ms(300) && seen <= ms(800) + 2 * LEASE + ROUNDING, "{seen:?}");
+        let other = join(other);
+        assert!(is_about(depth(&gate, NOW), ms(700) + 2 * LEASE));
+        drop((lane, other));
+        assert!(is_about(depth(&gate, NOW), ms(700)));
+    });
+}

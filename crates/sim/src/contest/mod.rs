@@ -2,7 +2,10 @@
 //!
 //! Which admission controller is best is a question of evidence. Here every contender meets the
 //! same arrivals on the same machine: calm at 0.7x, a surge, calm again. What counts is written
-//! down in [`Verdict`].
+//! down in [`Verdict`]; [`trials`] are the machines. `tidegate-bench controllers` runs them all.
+//!
+//! A trial is small enough to look into: one queue in front of one machine, nothing between the
+//! caller and the gate. What a fleet makes of it is the business of [`crate::world`].
 
 pub mod contenders;
 
@@ -16,10 +19,6 @@ use tidegate_core::rng::{Rng, SeededRng};
 use tidegate_core::{Criticality, Timestamp};
 
 const LEVELS: usize = Criticality::COUNT;
-/// How often controllers look.
-pub const TICK: Duration = Duration::from_millis(10);
-/// What refusing costs, as measured for a small HTTP answer.
-pub const REJECT_COST: Duration = Duration::from_micros(20);
 /// Share of each criticality in what is offered, lowest first.
 pub const MIX: [f64; LEVELS] = [0.2, 0.3, 0.4, 0.1];
 
@@ -72,14 +71,12 @@ pub enum Answer {
 
 /// Who decides.
 pub trait Contender {
-    /// Requests that are done, or not to be served after all, make others start: see
-    /// [`Contender::release`].
+    /// May this request in? `active` are running or ready.
     fn offer(&mut self, asked: Asked, active: usize, now: Timestamp, rng: &mut SeededRng)
     -> Answer;
-    /// A request is done, having taken `work` of CPU, `waited` from coming to starting (or to its
-    /// fair share of the CPU), and `took` altogether.
+    /// A request is done, having used `work` of CPU and taken `took` altogether.
     fn done(&mut self, id: u32, work: Duration, took: Duration, active: usize, now: Timestamp);
-    /// Time passes.
+    /// Time passes; requests have used so many core-seconds since the beginning.
     fn tick(&mut self, active: usize, used: f64, now: Timestamp);
     /// The number of running or ready requests has changed.
     fn sample(&mut self, _active: usize, _now: Timestamp) {}
@@ -92,6 +89,77 @@ pub trait Contender {
         _refuse: &mut Vec<u32>,
     ) {
     }
+}
+
+/// Machines of many kinds, each with surges of many sizes.
+///
+/// A caller waits a second, or as long as the dearest request may take. Controllers look every
+/// 10 ms, and every 2 ms where requests are much shorter; refusing costs 20 us, and 2 us there.
+pub fn trials(seed: u64) -> Vec<Trial> {
+    let (ms, us) = (Duration::from_millis, Duration::from_micros);
+    let base = Trial {
+        name: "1 core, 5 ms, constant",
+        cores: 1,
+        sharing: Sharing::Fifo,
+        work: WorkSpec::Constant(ms(5)),
+        waits: Duration::ZERO,
+        patience: Duration::from_secs(1),
+        tick: ms(10),
+        reject_cost: us(20),
+        surge: 2.0,
+        lasts: Duration::from_secs(10),
+        seed,
+    };
+    let shared = Trial { sharing: Sharing::Shared, ..base.clone() };
+    let exponential = |name, cores, mean: Duration| Trial {
+        name,
+        cores,
+        work: WorkSpec::Exponential(mean),
+        ..base.clone()
+    };
+    let rare = |usual, rare, share| WorkSpec::Rare { usual, rare, share };
+    let machines = vec![
+        base.clone(),
+        exponential("1 core, 5 ms, exponential", 1, ms(5)),
+        Trial { sharing: Sharing::Shared, ..exponential("1 core shared, 5 ms, exp.", 1, ms(5)) },
+        Trial {
+            name: "1 core, 2.5 or 27.5 ms",
+            work: rare(us(2_500), us(27_500), 0.1),
+            ..base.clone()
+        },
+        exponential("1 core, 1 ms, exponential", 1, ms(1)),
+        Trial {
+            name: "1 core, 0.2 ms, constant",
+            work: WorkSpec::Constant(us(200)),
+            reject_cost: us(2),
+            tick: ms(2),
+            lasts: Duration::from_secs(5),
+            ..base.clone()
+        },
+        exponential("8 cores, 5 ms, exponential", 8, ms(5)),
+        Trial { name: "8 cores shared, 5 ms, const.", cores: 8, ..shared.clone() },
+        Trial { patience: ms(3_000), ..exponential("4 cores, 50 ms, exponential", 4, ms(50)) },
+        Trial {
+            name: "4 cores shared, 20 ms, log-n.",
+            cores: 4,
+            work: WorkSpec::LogNormal { mean: ms(20), sigma: 1.0 },
+            patience: ms(10_000),
+            ..shared.clone()
+        },
+        Trial {
+            name: "8 cores shared, 15 ms or 10 s",
+            cores: 8,
+            work: rare(ms(15), ms(10_000), 0.001),
+            patience: ms(200_000),
+            lasts: Duration::from_secs(20),
+            ..shared
+        },
+        Trial { name: "1 core, 5 ms, waits 100 ms", waits: ms(100), ..base.clone() },
+        Trial { waits: ms(300), ..exponential("4 cores, 5 ms, waits 300 ms", 4, ms(5)) },
+    ];
+    let surges = [1.2, 2.0, 5.0, 10.0];
+    let each = |machine: Trial| surges.map(|surge| Trial { surge, ..machine.clone() });
+    machines.into_iter().flat_map(each).collect()
 }
 
 /// What came of a trial.
@@ -109,7 +177,7 @@ pub struct Verdict {
     pub calm_refused: (u32, u32),
     /// Share lost of the levels which fit into 90 % of what the machine can do.
     pub fitting_lost: f64,
-    /// Share of CRITICAL_PLUS served in the surge.
+    /// Share of `CRITICAL_PLUS` served in the surge.
     pub plus: f64,
     /// Seconds after the surge until nothing is refused and latency is below twice the calm p99.
     pub recovery: f64,
@@ -181,7 +249,9 @@ pub fn run(trial: &Trial, contender: &mut dyn Contender) -> Verdict {
             }
             contender.sample(cpu.active(), now);
         } else if now == ready {
-            waiting.pop().map(|r| cpu.start(r.0.1, jobs[r.0.1 as usize].work, now));
+            if let Some(Reverse((_, id))) = waiting.pop() {
+                cpu.start(id, jobs[id as usize].work, now);
+            }
             contender.sample(cpu.active(), now);
         } else if now == next_arrival {
             let rate = capacity * if phase == 1 { trial.surge } else { 0.7 };

@@ -10,7 +10,7 @@ use super::{Event, Parent, Reply, World, choose, latency};
 use crate::dice;
 use crate::slab::Key;
 use core::time::Duration;
-use tidegate_core::batch::pace::Outcome;
+use tidegate_core::outcome::Outcome;
 use tidegate_core::batch::{BatchProxy, Offer, Release};
 use tidegate_core::decision::{Advice, Rejection};
 use tidegate_core::rng::Rng;
@@ -202,9 +202,9 @@ impl World {
         let Some(item) = self.items.get_mut(key) else { return };
         let (group, proxy, latency) = (item.group, item.proxy, self.now.since(item.sent));
         let outcome = match reply {
-            Reply::Ok | Reply::Degraded => Outcome::Accepted,
-            Reply::Overloaded | Reply::DontRetry => Outcome::Overloaded(Advice::RetryElsewhere),
-            Reply::Failed | Reply::Gone => Outcome::Failed,
+            Reply::Ok | Reply::Degraded => Outcome::Served,
+            Reply::Overloaded | Reply::DontRetry => Outcome::Refused(Advice::RetryElsewhere),
+            Reply::Failed | Reply::Gone => Outcome::NoAnswer,
         };
         if let Some(batch) = &mut self.groups[group as usize].batch {
             batch.proxies[proxy as usize].core.on_result(outcome, latency, self.now);

@@ -46,7 +46,7 @@ impl Ord for Work {
 
 /// The CPU of one task. `J` names a job.
 #[derive(Debug)]
-pub struct Cpu<J> {
+pub(crate) struct Cpu<J> {
     sharing: Sharing,
     cores: f64,
     /// Work done per second of one core: 1 on the reference machine, less beside an antagonist.

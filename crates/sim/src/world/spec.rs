@@ -204,7 +204,7 @@ impl WorkSpec {
         }
     }
 
-    pub fn draw(&self, rng: &mut impl Rng) -> Duration {
+    pub(crate) fn draw(&self, rng: &mut impl Rng) -> Duration {
         match *self {
             Self::Constant(work) => work,
             Self::Exponential(mean) => dice::exponential(mean.as_secs_f64(), rng),

@@ -6,15 +6,15 @@ use super::spec::{BalanceSpec, RetrySpec, StackSpec};
 use core::num::NonZeroU32;
 use core::time::Duration;
 use tidegate_core::balance::{
-    BackendId, Join, LeastLoaded, LoadReport, Outcome, Policy, Prequal, RoundRobin, Weighted,
+    BackendId, Join, LeastLoaded, LoadReport, Policy, Prequal, RoundRobin, Weighted,
 };
 use tidegate_core::decision::Advice;
 use tidegate_core::retry::{RetryBudget, RetryDecision, RetryPolicy};
 use tidegate_core::rng::{Rng, SeededRng, shuffle};
 use tidegate_core::subset::subset;
-use tidegate_core::throttle::{self, Throttle};
+use tidegate_core::throttle::Throttle;
 use tidegate_core::units::InvalidNumber;
-use tidegate_core::{Criticality, Timestamp};
+use tidegate_core::{Criticality, Outcome, Timestamp};
 
 /// One client task's access to one service.
 #[derive(Debug)]
@@ -167,19 +167,19 @@ impl Stack {
         report: Option<&LoadReport>,
         now: Timestamp,
     ) {
-        let (throttled, balanced) = match fate {
-            Fate::Answered => (throttle::Outcome::Accepted, Outcome::Success),
-            Fate::Refused(_) => (throttle::Outcome::Refused, Outcome::Failure),
-            Fate::Failed => (throttle::Outcome::Accepted, Outcome::Failure),
-            Fate::NoAnswer => (throttle::Outcome::NoAnswer, Outcome::Failure),
+        let outcome = match fate {
+            Fate::Answered => Outcome::Served,
+            Fate::Refused(advice) => Outcome::Refused(advice),
+            Fate::Failed => Outcome::Failed,
+            Fate::NoAnswer => Outcome::NoAnswer,
         };
         if let Some(throttle) = &mut self.throttle {
-            throttle.on_response(criticality, throttled, now);
+            throttle.on_response(criticality, outcome, now);
         }
         if let Some(throttle) = &mut self.envoy {
             throttle.on_response(fate == Fate::Answered, now);
         }
-        self.policy.on_complete(member, balanced, now);
+        self.policy.on_complete(member, outcome, now);
         if let Some(link) = self.links.get_mut(member.0 as usize) {
             link.on_end(now);
         }

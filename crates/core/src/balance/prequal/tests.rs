@@ -1,3 +1,5 @@
+use super::super::PickReason;
+use super::super::prequal_pool::{REUSE_MAX, RIFS};
 use super::*;
 use crate::rng::SeededRng;
 use proptest::prelude::*;
@@ -42,7 +44,7 @@ fn hot_and_cold_by_the_table() {
         assert!(policy.on_probe(BackendId(id), rif, ms(latency), Timestamp::ZERO));
     }
     // Of eight, the seventh smallest: 1 1 2 2 3 4 9 30. So only t3 is hot, fast as it is.
-    assert_eq!(policy.rif_limit(), 9);
+    assert_eq!(policy.pool.rif_limit(), 9);
     assert_eq!(pick(&mut policy, Timestamp::ZERO), (2, PickReason::LowestLatency));
     // Its own request counts there from now on; at ten it is hot too.
     for rif in 4..=10 {
@@ -103,7 +105,10 @@ fn reuse_by_the_table() {
             removals_per_request: removals,
             ..PrequalConfig::default()
         };
-        let found = policy(backends, config).reuse();
+        let found = {
+            let policy = policy(backends, config);
+            policy.pool.reuse(policy.backends.serving())
+        };
         assert!((found - reuse).abs() < 1e-9, "{backends} {probes} {removals}: {found}");
     }
 }
@@ -115,7 +120,7 @@ fn fractions_of_uses_add_up() {
     let mut uses = 0;
     for i in 0..1_000 {
         policy.on_probe(BackendId(i % 100), 1, ms(1), Timestamp::ZERO);
-        uses += policy.pool.last().unwrap().uses_left;
+        uses += policy.pool.answers.last().unwrap().uses_left;
     }
     // 1000 x 2/0.68
     assert_eq!(uses, 2_941);
@@ -128,15 +133,15 @@ fn the_oldest_and_the_worst_go_in_turn() {
         [(0, 1, 30), (1, 1, 10), (2, 9, 5), (3, 1, 40), (4, 1, 20), (5, 1, 25)]
     {
         policy.on_probe(BackendId(id), rif, ms(latency), Timestamp::ZERO);
-        policy.pool.last_mut().unwrap().uses_left = 9;
+        policy.pool.answers.last_mut().unwrap().uses_left = 9;
     }
     let left = |policy: &mut Prequal| -> Vec<u32> {
         pick(policy, Timestamp::ZERO);
-        policy.pool.iter().map(|answer| answer.backend.0).collect()
+        policy.pool.answers.iter().map(|answer| answer.backend.0).collect()
     };
     // t0 is the oldest. t2 has the highest RIF: hot, once the others are the norm.
     for _ in 0..30 {
-        policy.learn_rif(1);
+        policy.pool.learn_rif(1);
     }
     assert_eq!(left(&mut policy), [1, 2, 3, 4, 5]);
     assert_eq!(left(&mut policy), [1, 3, 4, 5]);
@@ -157,10 +162,10 @@ fn a_new_answer_replaces_the_old_and_the_pool_is_bounded() {
     }
     policy.on_probe(BackendId(39), 7, ms(1), Timestamp::ZERO);
     assert_eq!(policy.pool_len(), 16);
-    assert_eq!(policy.pool.iter().filter(|a| a.backend == BackendId(39)).count(), 1);
+    assert_eq!(policy.pool.answers.iter().filter(|a| a.backend == BackendId(39)).count(), 1);
     policy.lame_duck(BackendId(39));
     assert!(!policy.on_probe(BackendId(39), 0, ms(0), Timestamp::ZERO));
-    assert!(policy.pool.iter().all(|a| a.backend != BackendId(39)));
+    assert!(policy.pool.answers.iter().all(|a| a.backend != BackendId(39)));
 }
 
 #[test]
@@ -173,7 +178,7 @@ fn errors_count_as_requests_in_flight() {
     refresh(&mut policy, Timestamp::ZERO);
     assert_eq!(pick(&mut policy, Timestamp::ZERO).0, 0);
     for _ in 0..5 {
-        policy.on_complete(BackendId(0), Outcome::Failure, Timestamp::ZERO);
+        policy.on_complete(BackendId(0), Outcome::Failed, Timestamp::ZERO);
     }
     refresh(&mut policy, Timestamp::ZERO);
     assert_eq!(pick(&mut policy, Timestamp::ZERO).0, 1);
@@ -191,7 +196,7 @@ fn errors_and_answers_end_with_the_task_they_were_of() {
         let mut policy = policy(3, PrequalConfig { slow_start, ..keeping() });
         policy.on_probe(BackendId(0), 0, ms(1), Timestamp::ZERO);
         for _ in 0..5 {
-            policy.on_complete(BackendId(0), Outcome::Failure, Timestamp::ZERO);
+            policy.on_complete(BackendId(0), Outcome::Failed, Timestamp::ZERO);
         }
         policy
     };

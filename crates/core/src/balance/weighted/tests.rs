@@ -164,7 +164,7 @@ fn gone_at_once_at_the_gate_too() {
 }
 
 fn outcome(n: u8) -> Outcome {
-    [Outcome::Success, Outcome::Failure, Outcome::Ignored][n as usize % 3]
+    [Outcome::Served, Outcome::Failed, Outcome::Abandoned][n as usize % 3]
 }
 
 /// What four threads count, an owner would have counted.
@@ -215,17 +215,17 @@ fn active_attempts_are_counted_across_lanes() {
     policy.on_deadline(secs(10));
     assert_eq!(policy.active(id), 3);
     assert_eq!(policy.active(BackendId(0)), 0);
-    b.on_complete(id, Outcome::Success);
-    b.on_complete(id, Outcome::Ignored);
+    b.on_complete(id, Outcome::Served);
+    b.on_complete(id, Outcome::Abandoned);
     // An end whose start is not seen yet is made up for when it is.
-    b.on_complete(id, Outcome::Success);
+    b.on_complete(id, Outcome::Served);
     policy.on_deadline(secs(11));
     assert_eq!(policy.active(id), 1);
     a.on_start(id);
     drop((a, b));
     policy.on_deadline(secs(12));
     assert_eq!(policy.active(id), 1);
-    policy.on_complete(id, Outcome::Success, secs(12));
+    policy.on_complete(id, Outcome::Served, secs(12));
     assert_eq!(policy.active(id), 0);
 }
 
@@ -235,7 +235,7 @@ fn what_lanes_counted_of_a_task_that_is_gone_goes_with_it() {
         let mut policy = reported(WeightedConfig::default(), &[None, None]);
         policy.on_deadline(secs(10));
         let mut lane = policy.lanes().lane();
-        let mut fail = || (0..100).for_each(|_| lane.on_complete(BackendId(0), Outcome::Failure));
+        let mut fail = || (0..100).for_each(|_| lane.on_complete(BackendId(0), Outcome::Failed));
         fail();
         if restart {
             policy.add(BackendId(0), Join::Cold, secs(10));
@@ -260,7 +260,7 @@ fn numbers_beyond_what_lanes_can_count_are_refused() {
     let mut lane = policy.lanes().lane();
     for id in [2, 3, u32::MAX] {
         lane.on_start(BackendId(id));
-        lane.on_complete(BackendId(id), Outcome::Failure);
+        lane.on_complete(BackendId(id), Outcome::Failed);
         lane.on_start(BackendId(id));
     }
     policy.on_deadline(secs(1));
@@ -322,7 +322,7 @@ impl Loop {
             let id = picked.unwrap().backend;
             counts[id.index()] += 1.0;
             let failed = self.fails[id.index()];
-            let outcome = if failed { Outcome::Failure } else { Outcome::Success };
+            let outcome = if failed { Outcome::Failed } else { Outcome::Served };
             if let Some(lane) = &mut self.lane {
                 lane.on_start(id);
                 lane.on_complete(id, outcome);

@@ -30,7 +30,7 @@ fn config() -> FleetConfig {
 /// Without anything set aside, so that numbers are round.
 fn plain() -> FleetConfig {
     let mut config = config();
-    (config.floor, config.unseen) = (Ratio::ZERO, Ratio::ZERO);
+    (config.floor, config.unseen) = (Ratio::ZERO, Ratio::of(1, 1_000_000_000));
     (config.deadband, config.room_band) = (Ratio::ZERO, Ratio::ZERO);
     config
 }
@@ -56,6 +56,8 @@ struct Report {
 struct Message {
     answered: Timestamp,
     changes: Vec<Change>,
+    /// What the task may admit without a grant, if that has changed.
+    unseen: Option<BTreeMap<CustomerId, Limits>>,
 }
 
 /// A task as it really is, whatever the server thinks.
@@ -66,6 +68,8 @@ struct Process {
     id: Option<TaskId>,
     demand: BTreeMap<CustomerId, Levels>,
     held: BTreeMap<CustomerId, FailStatic>,
+    /// What it was last told that it may admit without a grant.
+    unseen: BTreeMap<CustomerId, Limits>,
     acked: Option<Generation>,
     up: VecDeque<Report>,
     down: VecDeque<Message>,
@@ -81,6 +85,15 @@ struct Process {
     drains: bool,
     /// There was no grant on this stream yet.
     untold: bool,
+}
+
+impl Process {
+    fn learn_unseen(&mut self, unseen: BTreeMap<CustomerId, Limits>) {
+        for (id, held) in &mut self.held {
+            held.set_unseen(unseen[id]);
+        }
+        self.unseen = unseen;
+    }
 }
 
 struct World {
@@ -129,6 +142,7 @@ impl World {
             id: None,
             demand: BTreeMap::new(),
             held: BTreeMap::new(),
+            unseen: BTreeMap::new(),
             acked: None,
             up: VecDeque::new(),
             down: VecDeque::new(),
@@ -150,8 +164,32 @@ impl World {
         process.down.clear();
         process.untold = true;
         let resumed = process.id.is_some_and(|id| self.fleet.resume(id, self.now).is_ok());
-        if !resumed && !process.drains {
+        if resumed {
+            self.tell_unseen(task);
+        } else if !process.drains {
             self.join(task);
+        }
+    }
+
+    fn unseen(&self) -> BTreeMap<CustomerId, Limits> {
+        let customers = self.limits.keys().copied().chain([CustomerId::DEFAULT]);
+        customers.map(|id| (id, self.fleet.unseen(id))).collect()
+    }
+
+    /// The first answer on a stream.
+    fn tell_unseen(&mut self, task: usize) {
+        let unseen = self.unseen();
+        self.tasks[task].learn_unseen(unseen);
+    }
+
+    fn tell_unseen_to_all(&mut self) {
+        let unseen = self.unseen();
+        for process in &mut self.tasks {
+            process.down.push_back(Message {
+                answered: process.renewed,
+                changes: Vec::new(),
+                unseen: Some(unseen.clone()),
+            });
         }
     }
 
@@ -163,6 +201,7 @@ impl World {
         for held in process.held.values_mut() {
             held.rejoin(self.epoch);
         }
+        self.tell_unseen(task);
     }
 
     fn want(&mut self, task: usize, customer: usize, demand: Levels) {
@@ -206,8 +245,11 @@ impl World {
                 process.arrived = Some(report.clone());
                 if answer.renewed {
                     process.renewed = process.renewed.max(report.sent);
-                    let message = Message { answered: report.sent, changes: Vec::new() };
-                    process.down.push_back(message);
+                    process.down.push_back(Message {
+                        answered: report.sent,
+                        changes: Vec::new(),
+                        unseen: None,
+                    });
                 } else {
                     self.reconnect(task);
                 }
@@ -224,12 +266,18 @@ impl World {
 
     fn tick(&mut self) -> usize {
         let mut changes = Vec::new();
-        self.fleet.tick(self.now, &mut changes);
+        if self.fleet.tick(self.now, &mut changes).unseen {
+            self.tell_unseen_to_all();
+        }
         for process in &mut self.tasks {
             let mine: Vec<_> =
                 changes.iter().filter(|change| Some(change.task) == process.id).copied().collect();
             if !mine.is_empty() {
-                process.down.push_back(Message { answered: process.renewed, changes: mine });
+                process.down.push_back(Message {
+                    answered: process.renewed,
+                    changes: mine,
+                    unseen: None,
+                });
             }
         }
         changes.len()
@@ -241,8 +289,11 @@ impl World {
         for held in process.held.values_mut() {
             held.renew(message.answered, self.now);
         }
+        if let Some(unseen) = message.unseen {
+            process.learn_unseen(unseen);
+        }
         for change in message.changes {
-            let unseen = self.fleet.unseen(change.customer);
+            let unseen = process.unseen[&change.customer];
             let held = process
                 .held
                 .entry(change.customer)
@@ -282,8 +333,10 @@ impl World {
 
     fn enforced(&self, task: usize, customer: usize) -> Levels {
         let id = CustomerId::new(customer);
-        let held = self.tasks[task].held.get(&id);
-        nanos(held.map_or_else(|| self.fleet.unseen(id), |held| held.enforced(self.now)).as_array())
+        let process = &self.tasks[task];
+        let held = process.held.get(&id);
+        let limits = held.map_or(process.unseen[&id], |held| held.enforced(self.now));
+        nanos(limits.as_array())
     }
 
     /// Whether the leader knows what the task holds, or has no right not to: its lease goes on.
@@ -325,14 +378,20 @@ impl World {
         sum
     }
 
-    fn elect(&mut self) {
+    /// Another leader is elected, and only those of the tasks whose bit is set notice at once.
+    fn elect(&mut self, noticed: u8) {
         self.epoch += 1;
         self.fleet = Fleet::new(self.config.clone(), self.epoch, Limits::ZERO, self.now).unwrap();
         for (i, &limits) in self.limits.values().enumerate() {
             self.fleet.set_customer(&format!("customer-{i}"), limits).unwrap();
         }
         for task in 0..self.tasks.len() {
-            self.reconnect(task);
+            if noticed & (1 << task) == 0 {
+                self.tasks[task].up.clear();
+                self.tasks[task].down.clear();
+            } else {
+                self.reconnect(task);
+            }
         }
     }
 }
@@ -515,7 +574,7 @@ fn a_new_leader_cuts_nobody_off_and_then_converges() {
     for _ in 0..3 {
         world.round();
     }
-    world.elect();
+    world.elect(u8::MAX);
     world.want(1, 1, [0, 0, 1000, 0]);
     for _ in 0..16 {
         world.round();
@@ -656,6 +715,7 @@ fn the_places_of_customers_that_are_gone_are_taken_before_new_ones() {
     let set = |world: &mut World, name: &str| {
         let id = world.fleet.set_customer(name, total(1_000)).unwrap();
         world.limits.insert(id, total(1_000));
+        world.tell_unseen_to_all();
         id
     };
     let [a, b, c] = ["a", "b", "c"].map(|name| set(&mut world, name));
@@ -756,6 +816,7 @@ fn configurations_that_cannot_work_are_refused() {
         "floor and unseen must be at most half of the limit together, but they are 64 %"
     );
     assert_eq!(refused(|c| c.safe = Ratio::ZERO), "safe must be more than 0");
+    assert_eq!(refused(|c| c.unseen = Ratio::ZERO), "unseen must be more than 0");
     assert_eq!(
         refused(|c| c.tasks_max = 0),
         "tasks_max must be between 1 and 1048576, but it is 0"
@@ -801,7 +862,9 @@ enum Operation {
         customer: usize,
         limits: Levels,
     },
-    Elect,
+    Elect {
+        noticed: u8,
+    },
 }
 
 fn rate() -> impl Strategy<Value = u64> {
@@ -841,7 +904,15 @@ fn politics() -> impl Strategy<Value = Operation> {
         30 => weather(),
         1 => (1..3_usize, levels())
             .prop_map(|(customer, limits)| Operation::Limit { customer, limits }),
-        1 => Just(Operation::Elect),
+        1 => any::<u8>().prop_map(|noticed| Operation::Elect { noticed }),
+    ]
+}
+
+/// Limits stay, leaders fall.
+fn elections() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        20 => weather(),
+        1 => any::<u8>().prop_map(|noticed| Operation::Elect { noticed }),
     ]
 }
 
@@ -904,8 +975,9 @@ impl World {
                 let limits = Limits::clamped(rates(limits));
                 self.limits.insert(CustomerId::new(customer), limits);
                 self.fleet.set_customer(&format!("customer-{}", customer - 1), limits).unwrap();
+                self.tell_unseen_to_all();
             }
-            Operation::Elect => self.elect(),
+            Operation::Elect { noticed } => self.elect(noticed),
         }
         for process in &mut self.tasks {
             let counts = process.id.is_some_and(|id| self.fleet.ledger.slot(id).is_some());
@@ -995,7 +1067,8 @@ proptest! {
                         continue;
                     }
                     let enforced = world.enforced(task, customer);
-                    let unseen = nanos(world.fleet.unseen(CustomerId::new(customer)).as_array());
+                    let unseen = world.tasks[task].unseen[&CustomerId::new(customer)];
+                    let unseen = nanos(unseen.as_array());
                     let counted = world.counted(task, customer).unwrap_or_default();
                     for l in 0..4 {
                         prop_assert!(
@@ -1005,7 +1078,7 @@ proptest! {
                         );
                     }
                 }
-                if learning || matches!(operation, Operation::Elect) {
+                if learning || matches!(operation, Operation::Elect { .. }) {
                     continue;
                 }
                 let claims = strangers
@@ -1023,6 +1096,52 @@ proptest! {
                     prop_assert!(
                         counted[l] <= most,
                         "{counted:?} of {limits:?} after {operation:?}"
+                    );
+                }
+            }
+        }
+        world.check_ledger();
+    }
+
+    /// Whatever happens to messages, tasks and leaders: every task can serve every customer at
+    /// every level at every moment, and outside learning all of them together stay within limits.
+    /// What learning itself put above (floors, before the first holder was heard of) is not raised
+    /// any more and is gone for good once it has been taken back.
+    #[test]
+    fn nobody_is_ever_blocked_and_together_they_stay_within_the_limit(
+        operations in vec(elections(), 1..120),
+        wait in 0..3_u64,
+    ) {
+        let mut config = config();
+        config.forget = Duration::from_secs(1_000_000);
+        let mut world = World::new(config, 4, &customers());
+        // What was granted beyond the parts that everyone has.
+        let mut granted = [[0_u128; 4]; 2];
+        for operation in operations {
+            world.apply(&operation);
+            world.now += Duration::from_millis(wait * 400);
+            for (customer, limits) in (1..).zip(CUSTOMERS) {
+                for (l, &limit) in limits.iter().enumerate() {
+                    let (mut sum, mut beyond) = (0, 0);
+                    for task in 0..world.tasks.len() {
+                        let enforced = world.enforced(task, customer)[l];
+                        prop_assert!(
+                            enforced > 0,
+                            "task {task} blocks level {l} of {limit} after {operation:?}"
+                        );
+                        if world.is_in_sight(task) {
+                            let part = world.tasks[task].unseen[&CustomerId::new(customer)];
+                            let part = nanos(part.as_array())[l];
+                            sum += u128::from(enforced);
+                            beyond += u128::from(enforced - part);
+                        }
+                    }
+                    let learned = core::mem::replace(&mut granted[customer - 1][l], beyond);
+                    prop_assert!(
+                        sum <= u128::from(limit)
+                            || beyond <= learned
+                            || world.fleet.is_learning(world.now),
+                        "{sum} of {limit} at level {l} after {operation:?}"
                     );
                 }
             }
