@@ -43,9 +43,11 @@
 //! lots together. Only the backend that begins a new column moves more, up to two connections of a
 //! client, as some lots then start one column off.
 //!
-//! Of the published algorithm the steps are known to us, not its code. Where they leave a choice
-//! (what exactly seeds a column's shuffle, where a lot's rows begin) this module decides, by the
-//! properties above; its subsets are not those of another implementation.
+//! Of the published algorithm the steps are known to us, not its code. An author's note on it
+//! (*Ringsteady: sorting in linear time*, 2023) confirms the binary van der Corput sequence and
+//! what it is for; lots and their size we could not check. Where the steps leave a choice (what
+//! exactly seeds a column's shuffle, where a lot's rows begin) this module decides, by the
+//! properties above, which tests hold it to; its subsets are not those of another implementation.
 //!
 //! When it is wrong: indexes with holes, or given out twice, unbalance every policy but Random.
 //! With fewer backends than a few lots, gaps weigh more and balance is coarser.
@@ -53,8 +55,8 @@
 use crate::rng::{SeededRng, mix, shuffle};
 
 /// Backends or clients in a lot. More would make subsets more diverse, and balance coarser when the
-/// last lot is not full; ten is what the authors found to be enough of the one and little of the
-/// other.
+/// last lot is not full. With ten, a gap in the last lot weighs a tenth of a column, and the
+/// backends of a subset of thirty out of three hundred are all of different lots.
 const LOT: u32 = 10;
 
 /// How subsets are chosen.

@@ -125,9 +125,8 @@ proptest! {
                 }
                 4 | 5 => {
                     let latency = Duration::from_millis(ms);
-                    let kept =
-                        [lane.on_probe(id, rif, latency, now), exact.on_probe(id, rif, latency, now)];
-                    prop_assert_eq!(kept[0], kept[1]);
+                    let kept = lane.on_probe(id, rif, latency, now);
+                    prop_assert_eq!(kept, exact.on_probe(id, rif, latency, now));
                 }
                 6 => {
                     lane.on_start(id);
@@ -192,7 +191,8 @@ proptest! {
                         Some(pick) => {
                             let all_lame = pick.reason == PickReason::AllLameDuck;
                             prop_assert_eq!(all_lame, !any);
-                            let fits = if any { serves(pick.backend.0) } else { lame(pick.backend.0) };
+                            let id = pick.backend.0;
+                            let fits = if any { serves(id) } else { lame(id) };
                             prop_assert!(fits);
                             lane.on_start(pick.backend);
                             open.push(pick.backend);
@@ -309,15 +309,16 @@ impl Fleet {
     }
 }
 
-/// A hundred backends with ten requests each: the exact minimum keeps the fullest within one of the
-/// mean, four looks by four threads within three. By chance it would be some ten more.
+/// A hundred backends with ten requests each: the exact minimum keeps the fullest half a request
+/// above the mean, four looks by four threads one and a half. By chance alone it would be about
+/// eight (the largest of a hundred counts of mean ten).
 #[test]
 fn four_looks_spread_nearly_as_well_as_all() {
     let latencies = [100.0; 100];
     let (exact, _) = Fleet::new(100, 0).run(&latencies, 10, 2_000);
     let (looks, counts) = Fleet::new(100, 4).run(&latencies, 10, 2_000);
-    assert!(exact < 1.2, "{exact} above the mean, exactly");
-    assert!(looks < 3.0, "{looks} above the mean, by looks");
+    assert!(exact < 0.6, "{exact} above the mean, exactly");
+    assert!(looks < 1.8, "{looks} above the mean, by looks");
     let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
     assert!(most * 100 < least * 120, "{least} to {most} requests");
 }

@@ -33,6 +33,14 @@
 //! and again until one comes: [`Prequal::next_deadline`] says when, [`Prequal::on_deadline`] makes
 //! [`Prequal::probes_wanted`] ask. That is six probes a second by default, for every idle client.
 //!
+//! These are the paper's rules and its defaults, equation 1 for reuse included. Three things are
+//! our own: the fraction of a use is carried over where the paper draws it by chance, no answer is
+//! used more than 16 times (the equation has no bound where the pool is as large as the set), and
+//! errors and slow start count. The paper's text was not at hand: rules and numbers were checked
+//! against its abstract and a public list of how another implementation departs from it
+//! (`sathwick-p/prequal`, `paper-divergences.md`). Its other mode, which probes and waits before
+//! each request, is not here.
+//!
 //! A single owner probes and picks through [`Prequal`] itself. Where many threads send, each does
 //! so through a [`PrequalLane`](super::PrequalLane) with a pool of its own.
 

@@ -11,10 +11,10 @@
 //! silence >= lease          the safe share, until a new grant comes        lease = hold + 7 tau
 //! ```
 //!
-//! Never less than its **unseen share** either, whatever it was granted: a task that comes back may be
-//! granted nothing for a round, until the others have let go of what it is to get, and the server
-//! may fall silent in that very round. That share of the limit is set aside for every task anyway,
-//! with a grant or without, so the sum of what all enforce stays within the limit.
+//! Never less than its **unseen share** either, whatever it was granted: a task that comes back may
+//! be granted nothing for a round, until the others have let go of what it is to get, and the
+//! server may fall silent in that very round. That share of the limit is set aside for every task
+//! anyway, with a grant or without, so the sum of what all enforce stays within the limit.
 //!
 //! Silence counts from when the task **sent** the last report that the server answered. The server
 //! counts the same lease from when that report arrived, which is later: whatever the network does

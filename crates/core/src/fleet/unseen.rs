@@ -8,10 +8,10 @@
 //! part of a task = share set aside / places        places = power of two, at least 2 x tasks
 //! ```
 //!
-//! A task never enforces less than its part, also with a grant: the part is there anyway, and a task
-//! whose grant is nothing yet would block the customer if the server fell silent right then. Parts
-//! are whole nanoseconds a second: of a limit of which less than one for each place is set aside
-//! (6,400 ns of CPU a second, with 1 % and 64 places), nothing is left of a part.
+//! A task never enforces less than its part, also with a grant: the part is there anyway, and a
+//! task whose grant is nothing yet would block the customer if the server fell silent right then.
+//! Parts are whole nanoseconds a second: of a limit of which less than one for each place is set
+//! aside (6,400 ns of CPU a second, with 1 % and 64 places), nothing is left of a part.
 //!
 //! By the most tasks there could ever be instead, parts would be too small for a single request.
 //!

@@ -30,8 +30,8 @@
 //! bucket, so leases do not upset the order. All leases together are an eighth of a burst at most,
 //! however many threads there are, and what a thread does not use goes back when it ends. So over
 //! any span `T` a customer uses at most `limit x (T + burst + burst / 8)`, the last request of each
-//! thread, and surprises that were forgiven. Each bucket of a limit by criticality has leases of its
-//! own, and the same holds for it.
+//! thread, and surprises that were forgiven. Each bucket of a limit by criticality has leases of
+//! its own, and the same holds for it.
 //!
 //! **When limits change** under requests that are on their way, none of these is charged more than
 //! if it had come just before or just after. The pace is read after the bucket, and new limits
