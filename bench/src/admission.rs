@@ -9,7 +9,6 @@ use crate::measure::{Contender, Tally};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_core::admission::shed::ShedConfig;
 use tidegate_core::admission::{AdmissionGate, Decision, Request};
 use tidegate_core::cost::{CostLane, CostTable, MethodId};
 use tidegate_core::customer::CustomerId;

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout)]
 
 mod admission;
+mod controllers;
 mod decisions;
 mod measure;
 
@@ -25,10 +26,13 @@ struct Arguments {
 enum Command {
     /// What one decision costs: an atomic add, governor, tower and ours.
     Decisions(decisions::Options),
+    /// Admission controllers beside each other, in virtual time.
+    Controllers(controllers::Options),
 }
 
 fn main() {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
+        Command::Controllers(options) => controllers::run(&options),
     }
 }

@@ -167,16 +167,16 @@ pub fn trials(seed: u64) -> Vec<Trial> {
 pub struct Verdict {
     /// Useful work during the surge over what the machine can do.
     pub goodput: f64,
-    /// The worst second of the surge after its first, likewise.
-    pub worst_second: f64,
+    /// Share of the seconds of the surge, after its first, with less than two thirds of that.
+    pub starved: f64,
     /// p99 in the surge over p99 in the calm.
     pub p99_ratio: f64,
     /// p99 in the calm before, in seconds.
     pub p99_calm: f64,
     /// Requests of the calm before that were refused, and all of them.
     pub calm_refused: (u32, u32),
-    /// Share lost of the levels which fit into 90 % of what the machine can do.
-    pub fitting_lost: f64,
+    /// Share lost of the levels which fit into 90 % of what the machine can do, if any do.
+    pub fitting_lost: Option<f64>,
     /// Share of `CRITICAL_PLUS` served in the surge.
     pub plus: f64,
     /// Seconds after the surge until nothing is refused and latency is below twice the calm p99.
@@ -331,11 +331,12 @@ pub fn run(trial: &Trial, contender: &mut dyn Contender) -> Verdict {
     let useful_rest = &useful[1..];
     Verdict {
         goodput: useful.iter().sum::<f64>() / trial.lasts.as_secs_f64() / cores,
-        worst_second: useful_rest.iter().copied().fold(f64::MAX, f64::min) / cores,
+        starved: useful_rest.iter().filter(|&&s| s < cores * 2.0 / 3.0).count() as f64
+            / useful_rest.len().max(1) as f64,
         p99_ratio: p99_surge / p99_calm,
         p99_calm,
         calm_refused: (refused[0], offered[0].iter().sum()),
-        fitting_lost: 1.0 - f64::from(fitting.1) / f64::from(fitting.0.max(1)),
+        fitting_lost: (fitting.0 > 0).then(|| 1.0 - f64::from(fitting.1) / f64::from(fitting.0)),
         plus: f64::from(good[1][3]) / f64::from(offered[1][3].max(1)),
         recovery: last_trouble.since(ends[1]).as_secs_f64(),
         load: load_sum / load_count,

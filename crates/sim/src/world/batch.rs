@@ -10,9 +10,9 @@ use super::{Event, Parent, Reply, World, choose, latency};
 use crate::dice;
 use crate::slab::Key;
 use core::time::Duration;
-use tidegate_core::outcome::Outcome;
 use tidegate_core::batch::{BatchProxy, Offer, Release};
 use tidegate_core::decision::{Advice, Rejection};
+use tidegate_core::outcome::Outcome;
 use tidegate_core::rng::Rng;
 use tidegate_core::{Criticality, CustomerId, Timestamp};
 

@@ -1,0 +1,135 @@
+//! Which admission controller is best: every contender on every machine, over many seeds.
+
+use clap::Args;
+use serde::Serialize;
+use tidegate_sim::contest::contenders::{Bare, CoDel, Gradient, Pi, Queue, Thresholds, Tidegate};
+use tidegate_sim::contest::{Contender, Trial, Verdict, run as run_trial, trials};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Seeds to run each trial with
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// Only this contender, with every machine
+    #[arg(long)]
+    only: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+type Make = fn(&Trial) -> Box<dyn Contender>;
+
+/// Load per core at which the plain contenders aim: what tidegate's queue comes to on one core.
+const TARGET: f64 = 7.0;
+
+const CONTENDERS: [(&str, Make); 7] = [
+    ("bare", |_| Box::new(Bare)),
+    ("thresholds", |trial| {
+        Box::new(Thresholds::new(trial.cores, [0.85, 0.9, 0.95, 1.0].map(|t| t * TARGET)))
+    }),
+    ("PI cut", |trial| Box::new(Pi::new(trial.cores, TARGET))),
+    ("CoDel", |trial| Box::new(CoDel::new(trial.cores))),
+    ("gradient", |trial| Box::new(Gradient::new(trial.cores))),
+    ("short queue", |trial| Box::new(Queue::new(trial.cores, TARGET as usize))),
+    ("tidegate", |trial| Box::new(Tidegate::new(trial.cores, trial.work.mean()))),
+];
+
+/// What came of all trials of one kind.
+#[derive(Serialize, Default)]
+struct Row {
+    contender: String,
+    machine: String,
+    surge: Option<f64>,
+    /// Useful work over what the machine can do.
+    goodput: f64,
+    /// Seconds with less than two thirds of the work done, of all after the first.
+    starved: f64,
+    /// Median over seeds of p99 in the surge over p99 in calm.
+    p99_ratio: f64,
+    /// Trials in which that is at most two.
+    p99_kept: f64,
+    /// Share of calm traffic that was refused.
+    calm_refused: f64,
+    /// Share lost of criticalities that fit.
+    fitting_lost: f64,
+    /// Trials that were calm again within two seconds.
+    recovered: f64,
+}
+
+pub(crate) fn run(options: &Options) {
+    let mut rows = Vec::new();
+    let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
+    for (name, make) in CONTENDERS.into_iter().filter(|(name, _)| wanted(name)) {
+        let kinds = trials(1).len();
+        let mut verdicts: Vec<Vec<(Trial, Verdict)>> = vec![Vec::new(); kinds];
+        for seed in 1..=options.seeds {
+            for (kind, trial) in trials(seed).into_iter().enumerate() {
+                let verdict = run_trial(&trial, make(&trial).as_mut());
+                verdicts[kind].push((trial, verdict));
+            }
+        }
+        if options.only.is_some() {
+            rows.extend(verdicts.iter().map(|kind| row(name, kind, false)));
+        } else {
+            rows.push(row(name, &verdicts.concat(), true));
+        }
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default());
+    } else {
+        print(&rows, options);
+    }
+}
+
+fn row(contender: &str, all: &[(Trial, Verdict)], whole: bool) -> Row {
+    let mean = |f: &dyn Fn(&(Trial, Verdict)) -> Option<f64>| {
+        let values: Vec<f64> = all.iter().filter_map(f).collect();
+        values.iter().sum::<f64>() / values.len().max(1) as f64
+    };
+    let is = |yes: bool| Some(if yes { 1.0 } else { 0.0 });
+    let mut ratios: Vec<f64> = all.iter().map(|(_, v)| v.p99_ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    let (refused, offered) = all.iter().fold((0, 0), |(refused, offered), (_, v)| {
+        (refused + v.calm_refused.0, offered + v.calm_refused.1)
+    });
+    let first = all.first().map(|(trial, _)| trial.clone());
+    Row {
+        contender: contender.to_owned(),
+        machine: first.as_ref().filter(|_| !whole).map_or("all", |t| t.name).to_owned(),
+        surge: first.filter(|_| !whole).map(|t| t.surge),
+        goodput: mean(&|(_, v)| Some(v.goodput)),
+        starved: mean(&|(_, v)| Some(v.starved)),
+        p99_ratio: ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN),
+        p99_kept: mean(&|(_, v)| is(v.p99_ratio <= 2.0)),
+        calm_refused: f64::from(refused) / f64::from(offered.max(1)),
+        fitting_lost: mean(&|(_, v)| v.fitting_lost),
+        recovered: mean(&|(_, v)| is(v.recovery <= 2.0)),
+    }
+}
+
+fn print(rows: &[Row], options: &Options) {
+    let what = if options.only.is_some() { "machine and surge" } else { "contender" };
+    println!(
+        "| {what} | goodput | starved | p99 / calm | kept <= 2 | calm refused | fitting lost | back in 2 s |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let name = match row.surge {
+            Some(surge) => format!("{}, {surge}x", row.machine),
+            None => row.contender.clone(),
+        };
+        println!(
+            "| {name} | {:.1} % | {:.1} % | {:.2} | {:.0} % | {:.3} % | {:.2} % | {:.0} % |",
+            row.goodput * 100.0,
+            row.starved * 100.0,
+            row.p99_ratio,
+            row.p99_kept * 100.0,
+            row.calm_refused * 100.0,
+            row.fitting_lost * 100.0,
+            row.recovered * 100.0,
+        );
+    }
+    println!("\n{} seeds, virtual time; the same again:", options.seeds);
+    println!("  cargo run --release -p tidegate-bench -- controllers --seeds {}", options.seeds);
+}
