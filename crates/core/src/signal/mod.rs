@@ -146,6 +146,7 @@ impl Signals {
 
     /// Confirming signals count while a leading one stands at `level` or above. Default
     /// [`Signals::CONFIRM_FROM`]; whoever sets other thresholds sets this to the lowest of them.
+    #[must_use]
     pub fn confirm_from(mut self, level: Utilization) -> Self {
         self.confirm_from = level.get();
         self

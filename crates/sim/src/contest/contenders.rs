@@ -190,7 +190,7 @@ impl Contender for Pi {
     }
 }
 
-/// CoDel on the delay from becoming ready to running: while the lowest delay of an interval is
+/// `CoDel` on the delay from becoming ready to running: while the lowest delay of an interval is
 /// above target, requests are refused at growing frequency, lowest criticality first.
 #[derive(Debug)]
 pub struct CoDel {
@@ -243,9 +243,9 @@ impl Contender for CoDel {
         }
         let rates: [f64; 4] = core::array::from_fn(|i| self.offered[i].per_second(now));
         let mut cut = (1.0 - 1.0 / (1.0 + 0.1 * self.severity)) * rates.iter().sum::<f64>();
-        for level in 0..4 {
-            let here = cut.min(rates[level]);
-            self.shares[level] = if rates[level] > 0.0 { 1.0 - here / rates[level] } else { 1.0 };
+        for (share, rate) in self.shares.iter_mut().zip(rates) {
+            let here = cut.min(rate);
+            *share = if rate > 0.0 { 1.0 - here / rate } else { 1.0 };
             cut -= here;
         }
     }

@@ -8,6 +8,9 @@
 //! caller and the gate. What a fleet makes of it is the business of [`crate::world`].
 
 pub mod contenders;
+mod trials;
+
+pub use trials::trials;
 
 use crate::dice;
 use crate::world::cpu::{Cpu, Sharing};
@@ -19,6 +22,8 @@ use tidegate_core::rng::{Rng, SeededRng};
 use tidegate_core::{Criticality, Timestamp};
 
 const LEVELS: usize = Criticality::COUNT;
+/// Offered load in calm, as a multiple of what the machine can do.
+pub const CALM: f64 = 0.7;
 /// Share of each criticality in what is offered, lowest first.
 pub const MIX: [f64; LEVELS] = [0.2, 0.3, 0.4, 0.1];
 
@@ -91,77 +96,6 @@ pub trait Contender {
     }
 }
 
-/// Machines of many kinds, each with surges of many sizes.
-///
-/// A caller waits a second, or as long as the dearest request may take. Controllers look every
-/// 10 ms, and every 2 ms where requests are much shorter; refusing costs 20 us, and 2 us there.
-pub fn trials(seed: u64) -> Vec<Trial> {
-    let (ms, us) = (Duration::from_millis, Duration::from_micros);
-    let base = Trial {
-        name: "1 core, 5 ms, constant",
-        cores: 1,
-        sharing: Sharing::Fifo,
-        work: WorkSpec::Constant(ms(5)),
-        waits: Duration::ZERO,
-        patience: Duration::from_secs(1),
-        tick: ms(10),
-        reject_cost: us(20),
-        surge: 2.0,
-        lasts: Duration::from_secs(10),
-        seed,
-    };
-    let shared = Trial { sharing: Sharing::Shared, ..base.clone() };
-    let exponential = |name, cores, mean: Duration| Trial {
-        name,
-        cores,
-        work: WorkSpec::Exponential(mean),
-        ..base.clone()
-    };
-    let rare = |usual, rare, share| WorkSpec::Rare { usual, rare, share };
-    let machines = vec![
-        base.clone(),
-        exponential("1 core, 5 ms, exponential", 1, ms(5)),
-        Trial { sharing: Sharing::Shared, ..exponential("1 core shared, 5 ms, exp.", 1, ms(5)) },
-        Trial {
-            name: "1 core, 2.5 or 27.5 ms",
-            work: rare(us(2_500), us(27_500), 0.1),
-            ..base.clone()
-        },
-        exponential("1 core, 1 ms, exponential", 1, ms(1)),
-        Trial {
-            name: "1 core, 0.2 ms, constant",
-            work: WorkSpec::Constant(us(200)),
-            reject_cost: us(2),
-            tick: ms(2),
-            lasts: Duration::from_secs(5),
-            ..base.clone()
-        },
-        exponential("8 cores, 5 ms, exponential", 8, ms(5)),
-        Trial { name: "8 cores shared, 5 ms, const.", cores: 8, ..shared.clone() },
-        Trial { patience: ms(3_000), ..exponential("4 cores, 50 ms, exponential", 4, ms(50)) },
-        Trial {
-            name: "4 cores shared, 20 ms, log-n.",
-            cores: 4,
-            work: WorkSpec::LogNormal { mean: ms(20), sigma: 1.0 },
-            patience: ms(10_000),
-            ..shared.clone()
-        },
-        Trial {
-            name: "8 cores shared, 15 ms or 10 s",
-            cores: 8,
-            work: rare(ms(15), ms(10_000), 0.001),
-            patience: ms(200_000),
-            lasts: Duration::from_secs(20),
-            ..shared
-        },
-        Trial { name: "1 core, 5 ms, waits 100 ms", waits: ms(100), ..base.clone() },
-        Trial { waits: ms(300), ..exponential("4 cores, 5 ms, waits 300 ms", 4, ms(5)) },
-    ];
-    let surges = [1.2, 2.0, 5.0, 10.0];
-    let each = |machine: Trial| surges.map(|surge| Trial { surge, ..machine.clone() });
-    machines.into_iter().flat_map(each).collect()
-}
-
 /// What came of a trial.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
@@ -190,155 +124,248 @@ struct Job {
     asked: Timestamp,
     criticality: Criticality,
     work: Duration,
-    phase: u8,
+    phase: usize,
+}
+
+/// Phases: calm, surge, calm again.
+const PHASES: usize = 3;
+/// How long the last phase is watched.
+const AFTER: Duration = Duration::from_secs(5);
+/// What happens before is not judged.
+const WARM: Timestamp = Timestamp::from_secs(1);
+/// Trouble lasts until this long goes by without any.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// A trial under way.
+struct Stage<'a> {
+    trial: &'a Trial,
+    contender: &'a mut dyn Contender,
+    cpu: Cpu<u32>,
+    jobs: Vec<Job>,
+    /// Those that wait for others, by when they come back.
+    away: BinaryHeap<Reverse<(Timestamp, u32)>>,
+    /// When each phase ends.
+    ends: [Timestamp; PHASES],
+    arrivals: SeededRng,
+    gate: SeededRng,
+    /// CPU time of refusals.
+    chores: f64,
+    offered: [[u32; LEVELS]; PHASES],
+    good: [[u32; LEVELS]; PHASES],
+    refused: [u32; PHASES],
+    latencies: [Vec<(Timestamp, f64)>; PHASES],
+    /// Useful work by second of the surge.
+    useful: Vec<f64>,
+    /// When requests were refused after the surge.
+    trouble: Vec<Timestamp>,
+    loads: (f64, f64),
 }
 
 /// Runs a trial.
 pub fn run(trial: &Trial, contender: &mut dyn Contender) -> Verdict {
     let mut dice = SeededRng::new(trial.seed);
-    let (mut arrivals, mut gate) = (dice.fork(), dice.fork());
-    let mean = trial.work.mean();
-    let cores = f64::from(trial.cores);
-    let capacity = cores / mean;
-    let mut cpu: Cpu<u32> = Cpu::new(trial.sharing, cores, 1.0);
-    let mut jobs: Vec<Job> = Vec::new();
-    let mut waiting: BinaryHeap<Reverse<(Timestamp, u32)>> = BinaryHeap::new();
-    let patience = trial.patience;
-    let bounds = [trial.lasts, 2 * trial.lasts, 2 * trial.lasts + Duration::from_secs(5)];
-    let ends = bounds.map(|b| Timestamp::ZERO + b);
-    let warm = Timestamp::ZERO + Duration::from_secs(1);
-    let mut offered = [[0_u32; LEVELS]; 3];
-    let mut good = [[0_u32; LEVELS]; 3];
-    let mut refused = [0_u32; 3];
-    let mut latencies: [Vec<f64>; 3] = Default::default();
-    let mut useful = vec![0.0; (trial.lasts.as_secs() as usize).max(1)];
-    let mut trouble: Vec<Timestamp> = Vec::new();
-    let mut slow: Vec<(Timestamp, f64)> = Vec::new();
-    let (mut load_sum, mut load_count) = (0.0, 0.0);
-    let (mut start, mut refuse) = (Vec::new(), Vec::new());
-
-    let mut chores = 0.0;
-    let mut next_arrival = Timestamp::ZERO;
-    let mut next_tick = Timestamp::ZERO + trial.tick;
-    loop {
-        let finish = cpu.next_finish().unwrap_or(Timestamp::MAX);
-        let ready = waiting.peek().map_or(Timestamp::MAX, |r| r.0.0);
-        let now = finish.min(next_arrival).min(next_tick).min(ready);
-        if now >= ends[2] {
-            break;
-        }
-        let phase = ends.iter().position(|&e| now < e).unwrap_or(2);
-        if now == finish {
-            while let Some(id) = cpu.finish(now) {
-                let job = jobs[id as usize];
-                let took = now.since(job.asked);
-                contender.done(id, job.work, took, cpu.active(), now);
-                if took <= patience {
-                    good[job.phase as usize][job.criticality.index()] += 1;
-                    if job.asked >= warm {
-                        latencies[job.phase as usize].push(took.as_secs_f64());
-                    }
-                    if phase == 1 {
-                        let second = now.since(ends[0]).as_secs() as usize;
-                        useful[second] += job.work.as_secs_f64();
-                    }
-                }
-                if job.phase == 2 {
-                    slow.push((job.asked, took.as_secs_f64()));
-                }
-            }
-            contender.sample(cpu.active(), now);
-        } else if now == ready {
-            if let Some(Reverse((_, id))) = waiting.pop() {
-                cpu.start(id, jobs[id as usize].work, now);
-            }
-            contender.sample(cpu.active(), now);
-        } else if now == next_arrival {
-            let rate = capacity * if phase == 1 { trial.surge } else { 0.7 };
-            next_arrival = now + dice::exponential(1.0 / rate, &mut arrivals);
-            let mut draw = arrivals.unit();
-            let level = MIX.iter().position(|share| {
-                draw -= share;
-                draw < 0.0
-            });
-            let criticality = Criticality::ALL[level.unwrap_or(2)];
-            let work = trial.work.draw(&mut arrivals);
-            let id = jobs.len() as u32;
-            jobs.push(Job { asked: now, criticality, work, phase: phase as u8 });
-            offered[phase][criticality.index()] += 1;
-            match contender.offer(Asked { criticality, id }, cpu.active(), now, &mut gate) {
-                Answer::Admit if trial.waits.is_zero() => {
-                    cpu.start(id, work, now);
-                    contender.sample(cpu.active(), now);
-                }
-                Answer::Admit => waiting.push(Reverse((now + trial.waits, id))),
-                Answer::Refuse => refuse.push(id),
-                Answer::Hold => {}
-            }
-        } else {
-            next_tick = now + trial.tick;
-            let used = cpu.busy(now) - chores;
-            contender.tick(cpu.active(), used, now);
-            if phase == 1 && now.since(ends[0]) > Duration::from_secs(1) {
-                load_sum += cpu.active() as f64 / cores;
-                load_count += 1.0;
-            }
-        }
-        contender.release(cpu.active(), now, &mut start, &mut refuse);
-        for id in start.drain(..) {
-            cpu.start(id, jobs[id as usize].work, now);
-            contender.sample(cpu.active(), now);
-        }
-        for id in refuse.drain(..) {
-            let job = jobs[id as usize];
-            cpu.chore(trial.reject_cost, now);
-            chores += trial.reject_cost.as_secs_f64();
-            if job.asked >= warm {
-                refused[job.phase as usize] += 1;
-            }
-            if job.phase == 2 {
-                trouble.push(job.asked);
-            }
-        }
-    }
-    let [mut calm, mut surge, _] = latencies;
-    let p99 = |all: &mut Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() * 99 / 100).copied().unwrap_or(f64::INFINITY)
+    let bounds = [trial.lasts, 2 * trial.lasts, 2 * trial.lasts + AFTER];
+    let mut stage = Stage {
+        trial,
+        contender,
+        cpu: Cpu::new(trial.sharing, f64::from(trial.cores), 1.0),
+        jobs: Vec::new(),
+        away: BinaryHeap::new(),
+        ends: bounds.map(|bound| Timestamp::ZERO + bound),
+        arrivals: dice.fork(),
+        gate: dice.fork(),
+        chores: 0.0,
+        offered: [[0; LEVELS]; PHASES],
+        good: [[0; LEVELS]; PHASES],
+        refused: [0; PHASES],
+        latencies: Default::default(),
+        useful: vec![0.0; (trial.lasts.as_secs() as usize).max(1)],
+        trouble: Vec::new(),
+        loads: (0.0, 0.0),
     };
-    let (p99_calm, p99_surge) = (p99(&mut calm), p99(&mut surge));
-    for (asked, took) in slow {
-        if took > 2.0 * p99_calm {
-            trouble.push(asked);
+    stage.play();
+    stage.verdict()
+}
+
+impl Stage<'_> {
+    fn play(&mut self) {
+        let mut arrival = Timestamp::ZERO;
+        let mut tick = Timestamp::ZERO + self.trial.tick;
+        let (mut start, mut refuse) = (Vec::new(), Vec::new());
+        loop {
+            let finish = self.cpu.next_finish().unwrap_or(Timestamp::MAX);
+            let back = self.away.peek().map_or(Timestamp::MAX, |next| next.0.0);
+            let now = finish.min(arrival).min(tick).min(back);
+            let Some(phase) = self.ends.iter().position(|&end| now < end) else { return };
+            if now == finish {
+                while let Some(id) = self.cpu.finish(now) {
+                    self.done(id, phase, now);
+                }
+                self.contender.sample(self.cpu.active(), now);
+            } else if now == back {
+                start.extend(self.away.pop().map(|next| next.0.1));
+            } else if now == arrival {
+                arrival = now + self.interval(phase);
+                let asked = self.ask(phase, now);
+                let active = self.cpu.active();
+                match self.contender.offer(asked, active, now, &mut self.gate) {
+                    Answer::Admit if self.trial.waits.is_zero() => start.push(asked.id),
+                    Answer::Admit => self.away.push(Reverse((now + self.trial.waits, asked.id))),
+                    Answer::Refuse => refuse.push(asked.id),
+                    Answer::Hold => {}
+                }
+            } else {
+                tick = now + self.trial.tick;
+                self.tick(phase, now);
+            }
+            let running = self.cpu.active() + start.len();
+            self.contender.release(running, now, &mut start, &mut refuse);
+            for id in start.drain(..) {
+                self.cpu.start(id, self.jobs[id as usize].work, now);
+                self.contender.sample(self.cpu.active(), now);
+            }
+            for id in refuse.drain(..) {
+                self.refuse(id, now);
+            }
         }
     }
-    // Trouble lasts until a second goes by without any.
-    trouble.sort();
-    let mut last_trouble = ends[1];
-    for at in trouble {
-        if at.since(last_trouble) < Duration::from_secs(1) {
-            last_trouble = last_trouble.max(at);
+
+    fn interval(&mut self, phase: usize) -> Duration {
+        let load = if phase == 1 { self.trial.surge } else { CALM };
+        let capacity = f64::from(self.trial.cores) / self.trial.work.mean();
+        dice::exponential(1.0 / (capacity * load), &mut self.arrivals)
+    }
+
+    fn ask(&mut self, phase: usize, now: Timestamp) -> Asked {
+        let mut draw = self.arrivals.unit();
+        let level = MIX.iter().position(|share| {
+            draw -= share;
+            draw < 0.0
+        });
+        let criticality = Criticality::ALL[level.unwrap_or(LEVELS - 1)];
+        let work = self.trial.work.draw(&mut self.arrivals);
+        self.offered[phase][criticality.index()] += 1;
+        self.jobs.push(Job { asked: now, criticality, work, phase });
+        Asked { criticality, id: self.jobs.len() as u32 - 1 }
+    }
+
+    fn done(&mut self, id: u32, phase: usize, now: Timestamp) {
+        let job = self.jobs[id as usize];
+        let took = now.since(job.asked);
+        self.contender.done(id, job.work, took, self.cpu.active(), now);
+        if took > self.trial.patience {
+            return;
+        }
+        self.good[job.phase][job.criticality.index()] += 1;
+        if job.asked >= WARM {
+            self.latencies[job.phase].push((job.asked, took.as_secs_f64()));
+        }
+        if phase == 1 {
+            let second = now.since(self.ends[0]).as_secs() as usize;
+            self.useful[second] += job.work.as_secs_f64();
         }
     }
-    let (mut room, mut fitting) = (0.9, (0, 0));
-    for level in (0..LEVELS).rev() {
-        room -= MIX[level] * trial.surge;
-        if room >= 0.0 {
-            fitting.0 += offered[1][level];
-            fitting.1 += good[1][level];
+
+    fn refuse(&mut self, id: u32, now: Timestamp) {
+        let job = self.jobs[id as usize];
+        self.cpu.chore(self.trial.reject_cost, now);
+        self.chores += self.trial.reject_cost.as_secs_f64();
+        if job.asked >= WARM {
+            self.refused[job.phase] += 1;
+        }
+        if job.phase == 2 {
+            self.trouble.push(job.asked);
         }
     }
-    let useful_rest = &useful[1..];
-    Verdict {
-        goodput: useful.iter().sum::<f64>() / trial.lasts.as_secs_f64() / cores,
-        starved: useful_rest.iter().filter(|&&s| s < cores * 2.0 / 3.0).count() as f64
-            / useful_rest.len().max(1) as f64,
-        p99_ratio: p99_surge / p99_calm,
-        p99_calm,
-        calm_refused: (refused[0], offered[0].iter().sum()),
-        fitting_lost: (fitting.0 > 0).then(|| 1.0 - f64::from(fitting.1) / f64::from(fitting.0)),
-        plus: f64::from(good[1][3]) / f64::from(offered[1][3].max(1)),
-        recovery: last_trouble.since(ends[1]).as_secs_f64(),
-        load: load_sum / load_count,
+
+    fn tick(&mut self, phase: usize, now: Timestamp) {
+        let used = self.cpu.busy(now) - self.chores;
+        self.contender.tick(self.cpu.active(), used, now);
+        if phase == 1 && now.since(self.ends[0]) > Duration::from_secs(1) {
+            self.loads.0 += self.cpu.active() as f64 / f64::from(self.trial.cores);
+            self.loads.1 += 1.0;
+        }
+    }
+
+    fn verdict(mut self) -> Verdict {
+        let cores = f64::from(self.trial.cores);
+        let p99 = |latencies: &[(Timestamp, f64)]| {
+            let mut all: Vec<f64> = latencies.iter().map(|(_, took)| *took).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() * 99 / 100).copied().unwrap_or(f64::INFINITY)
+        };
+        let p99_calm = p99(&self.latencies[0]);
+        let slow = self.latencies[2].iter().filter(|(_, took)| *took > 2.0 * p99_calm);
+        self.trouble.extend(slow.map(|(asked, _)| *asked));
+        self.trouble.sort();
+        let well = self.trouble.iter().fold(self.ends[1], |last, &at| {
+            if at.since(last) < QUIET { last.max(at) } else { last }
+        });
+        let (mut room, mut fitting) = (0.9, (0, 0));
+        for level in (0..LEVELS).rev() {
+            room -= MIX[level] * self.trial.surge;
+            if room >= 0.0 {
+                fitting.0 += self.offered[1][level];
+                fitting.1 += self.good[1][level];
+            }
+        }
+        let rest = &self.useful[1..];
+        let starved = rest.iter().filter(|&&second| second < cores * 2.0 / 3.0).count();
+        let plus = LEVELS - 1;
+        Verdict {
+            goodput: self.useful.iter().sum::<f64>() / self.trial.lasts.as_secs_f64() / cores,
+            starved: starved as f64 / rest.len().max(1) as f64,
+            p99_ratio: p99(&self.latencies[1]) / p99_calm,
+            p99_calm,
+            calm_refused: (self.refused[0], self.offered[0].iter().sum()),
+            fitting_lost: (fitting.0 > 0)
+                .then(|| 1.0 - f64::from(fitting.1) / f64::from(fitting.0)),
+            plus: f64::from(self.good[1][plus]) / f64::from(self.offered[1][plus].max(1)),
+            recovery: well.since(self.ends[1]).as_secs_f64(),
+            load: self.loads.0 / self.loads.1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::contenders::{Bare, Queue, Tidegate};
+    use super::*;
+
+    /// The promises, as far as they can be kept on every machine with one seed: nobody starves,
+    /// what fits is served, calm traffic passes.
+    #[test]
+    fn tidegate_keeps_every_machine_busy_with_what_matters() {
+        for trial in trials(1) {
+            let mut tidegate = Tidegate::new(trial.cores, trial.work.mean());
+            let verdict = run(&trial, &mut tidegate);
+            let what = format!("{} at {}x: {verdict:?}", trial.name, trial.surge);
+            let refused = f64::from(verdict.calm_refused.0) / f64::from(verdict.calm_refused.1);
+            assert!(refused <= 0.01, "{what}");
+            // 10 s in a hundred thousand are too few to measure goodput by.
+            let rare = matches!(trial.work, WorkSpec::Rare { rare, .. } if rare.as_secs() > 1);
+            assert!(rare || verdict.goodput >= 0.75 && verdict.starved == 0.0, "{what}");
+            assert!(verdict.fitting_lost.is_none_or(|lost| lost <= 0.02), "{what}");
+            assert!(rare || verdict.p99_ratio <= 3.5, "{what}");
+            assert!(rare || verdict.recovery <= 3.0, "{what}");
+        }
+    }
+
+    #[test]
+    fn bare_machines_collapse_and_a_queue_by_criticality_does_not() {
+        let surge = |trial: &Trial| trial.surge == 5.0 && trial.waits.is_zero();
+        for trial in trials(1).into_iter().filter(surge).take(3) {
+            let bare = run(&trial, &mut Bare);
+            assert!(bare.goodput < 0.3 && bare.calm_refused.0 == 0, "{} {bare:?}", trial.name);
+            let queue = run(&trial, &mut Queue::new(trial.cores, 7));
+            assert!(queue.goodput > 0.9 && queue.plus > 0.95, "{} {queue:?}", trial.name);
+        }
+    }
+
+    #[test]
+    fn the_same_trial_comes_out_the_same() {
+        let trial = &trials(3)[1];
+        let twice = [(); 2].map(|()| run(trial, &mut Tidegate::new(1, 0.005)));
+        assert_eq!(format!("{:?}", twice[0]), format!("{:?}", twice[1]));
     }
 }

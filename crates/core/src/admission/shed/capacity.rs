@@ -63,13 +63,9 @@ impl Capacity {
         for (rate, amount) in self.sums.iter_mut().zip([costs[0], costs[1], facts.done as f64]) {
             rate.add_since_last(amount, now);
         }
-        let tau = match facts.used {
-            Some(_) => self.tau,
-            None => {
-                let several = Duration::try_from_secs_f64(TIMES * base).unwrap_or(self.tau);
-                several.min(TAU_MAX).max(self.tau)
-            }
-        };
+        let several = Duration::try_from_secs_f64(TIMES * base).unwrap_or(self.tau);
+        let several = several.min(TAU_MAX).max(self.tau);
+        let tau = if facts.used.is_some() { self.tau } else { several };
         self.done.set_tau(tau);
         self.done_busy.set_tau(tau);
         let worked = facts.used.unwrap_or(facts.worked).as_nanos() as f64;
