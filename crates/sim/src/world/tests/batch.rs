@@ -50,7 +50,7 @@ fn a_proxy_is_a_fuse() {
     // for handshakes in any case.
     let users = |record: &Record| sum(record, |bin| bin.answers) / offered(record);
     assert!(users(&proxied) > 0.995, "{}", users(&proxied));
-    assert!(users(&direct) < users(&proxied) - 0.01, "{}", users(&direct));
+    assert!(users(&direct) < users(&proxied), "{}", users(&direct));
     // All workers connect to all tasks, or two proxies do.
     let open = |record: &Record| record.connections[0].iter().map(|s| s.open).max().unwrap();
     assert!(open(&direct) > 10_000, "{}", open(&direct));
