@@ -7,6 +7,7 @@
 mod admission;
 mod decisions;
 mod measure;
+mod sim;
 
 use clap::{Parser, Subcommand};
 
@@ -25,10 +26,13 @@ struct Arguments {
 enum Command {
     /// What one decision costs: an atomic add, governor, tower and ours.
     Decisions(decisions::Options),
+    /// How many requests a second the simulator runs on one core.
+    Sim(sim::Options),
 }
 
 fn main() {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
+        Command::Sim(options) => sim::run(&options),
     }
 }
