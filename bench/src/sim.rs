@@ -95,10 +95,8 @@ const CASES: [Case; 4] = [
 
 impl Case {
     fn stack(&self) -> StackSpec {
-        let mut stack = StackSpec {
-            subset: Some((SubsetPolicy::default(), SUBSET)),
-            ..StackSpec::default()
-        };
+        let mut stack =
+            StackSpec { subset: Some((SubsetPolicy::default(), SUBSET)), ..StackSpec::default() };
         if self.full_stack {
             let mut weighted = WeightedConfig::default();
             // Else the run would be over before the first weight counts.

@@ -65,6 +65,10 @@ pub struct Window<T> {
     buckets: Box<[T]>,
     /// Number of the newest bucket, counted from the epoch.
     newest: u64,
+    /// Where in the ring that is, and when it ends: what falls into the newest bucket, as nearly
+    /// all does, costs no division.
+    slot: usize,
+    ends_nanos: u64,
     total: T,
 }
 
@@ -73,29 +77,41 @@ impl<T: Tally> Window<T> {
     /// one bucket of one nanosecond.
     pub fn new(span: Duration, buckets: usize) -> Self {
         let buckets = buckets.max(1);
+        let bucket_nanos = (nanos(span) / buckets as u64).max(1);
         Self {
-            bucket_nanos: (nanos(span) / buckets as u64).max(1),
+            bucket_nanos,
             buckets: vec![T::default(); buckets].into_boxed_slice(),
             newest: 0,
+            slot: 0,
+            ends_nanos: bucket_nanos,
             total: T::default(),
         }
     }
 
     /// Adds `amount` at `now`.
+    #[inline]
     pub fn add(&mut self, amount: T, now: Timestamp) {
         self.advance(now);
-        let slot = (self.newest % self.buckets.len() as u64) as usize;
-        self.buckets[slot].add(amount);
+        self.buckets[self.slot].add(amount);
         self.total.add(amount);
     }
 
     /// What was added within the span before `now`.
+    #[inline]
     pub fn total(&mut self, now: Timestamp) -> T {
         self.advance(now);
         self.total
     }
 
+    #[inline]
     fn advance(&mut self, now: Timestamp) {
+        if now.as_nanos() >= self.ends_nanos {
+            self.turn(now);
+        }
+    }
+
+    #[cold]
+    fn turn(&mut self, now: Timestamp) {
         let current = now.as_nanos() / self.bucket_nanos;
         let len = self.buckets.len() as u64;
         let steps = current.saturating_sub(self.newest);
@@ -109,6 +125,8 @@ impl<T: Tally> Window<T> {
             }
         }
         self.newest = self.newest.max(current);
+        self.slot = (self.newest % len) as usize;
+        self.ends_nanos = self.newest.saturating_add(1).saturating_mul(self.bucket_nanos);
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Backend {
     pub(crate) fails: bool,
     pub(crate) down: bool,
     protection: Option<Protection>,
+    /// Answers and errors since the last look of the controller, and their rates.
+    answers: [u32; 2],
     requests: Rate,
     errors: Rate,
     busy: Rate,
@@ -80,6 +82,7 @@ impl Backend {
             fails: false,
             down: false,
             protection: of.admission.as_ref().map(protect).transpose()?,
+            answers: [0; 2],
             requests: Rate::new(REPORT_TAU, now),
             errors: Rate::new(REPORT_TAU, now),
             busy: Rate::new(REPORT_TAU, now),
@@ -134,11 +137,10 @@ impl Backend {
     }
 
     /// An answer went out; `error` if it was one that the task itself made.
-    pub(crate) fn answered(&mut self, error: bool, now: Timestamp) {
-        self.requests.add(1.0, now);
-        if error {
-            self.errors.add(1.0, now);
-        }
+    #[inline]
+    pub(crate) fn answered(&mut self, error: bool) {
+        self.answers[0] += 1;
+        self.answers[1] += u32::from(error);
     }
 
     /// The number of running or ready jobs has changed.
@@ -157,6 +159,9 @@ impl Backend {
         let busy = self.cpu.busy(now);
         self.busy.add_since_last((busy - self.busy_seen).max(0.0), now);
         self.busy_seen = busy;
+        let [answers, errors] = core::mem::take(&mut self.answers);
+        self.requests.add_since_last(answers.into(), now);
+        self.errors.add_since_last(errors.into(), now);
         self.report = LoadReport {
             rps: self.requests.per_second(now),
             eps: self.errors.per_second(now),

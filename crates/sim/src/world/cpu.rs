@@ -160,9 +160,13 @@ impl<J: Copy + Ord> Cpu<J> {
         Some(job)
     }
 
+    #[inline]
     fn advance(&mut self, now: Timestamp) {
-        let mut elapsed = now.since(self.last).as_secs_f64();
-        self.last = self.last.max(now);
+        if now <= self.last {
+            return;
+        }
+        let mut elapsed = (now.as_nanos() - self.last.as_nanos()) as f64 / 1e9;
+        self.last = now;
         if self.chores > 0.0 {
             let all_cores = self.cores * self.speed;
             let spent = (self.chores / all_cores).min(elapsed);

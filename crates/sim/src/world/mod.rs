@@ -503,7 +503,7 @@ impl World {
     /// A backend sends an answer.
     fn answer(&mut self, number: u32, call: Key, attempt: u8, reply: Reply) {
         let backend = &mut self.backends[number as usize];
-        backend.answered(!matches!(reply, Reply::Ok | Reply::Degraded), self.now);
+        backend.answered(!matches!(reply, Reply::Ok | Reply::Degraded));
         let from = backend.spec.datacenter;
         let Some(waiting) = self.calls.get_mut(call).filter(|c| c.attempt == attempt) else {
             return;
