@@ -15,19 +15,16 @@ use crate::measure::{Cpus, cpu_seconds, median};
 use clap::Args;
 use serde_json::json;
 use std::time::Duration;
-use tidegate_core::admission::shed::ShedConfig;
 use tidegate_core::balance::WeightedConfig;
 use tidegate_core::retry::BudgetConfig;
 use tidegate_core::subset::SubsetPolicy;
 use tidegate_core::throttle::ThrottleConfig;
 use tidegate_sim::world::World;
-use tidegate_sim::world::cpu::Sharing;
 use tidegate_sim::world::spec::{
     AdmissionSpec, BalanceSpec, ClientSpec, RetrySpec, ServiceSpec, StackSpec, TaskSpec, WorkSpec,
     WorldSpec,
 };
 
-const TASKS: u32 = 1_000;
 const SUBSET: u32 = 30;
 const CORES: f64 = 4.0;
 const WORK: Duration = Duration::from_millis(5);
@@ -44,6 +41,9 @@ pub(crate) struct Options {
     /// average that admission steers by, and twice what weights wait for their first reports.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
+    /// Client tasks, and as many backend tasks.
+    #[arg(long, default_value_t = 1_000)]
+    tasks: u32,
     /// Only the worlds whose key contains this.
     #[arg(long, default_value = "")]
     only: String,
@@ -108,42 +108,34 @@ impl Case {
         stack
     }
 
-    fn world(&self, seed: u64, seconds: u64) -> WorldSpec {
+    fn world(&self, seed: u64, options: &Options) -> WorldSpec {
+        let tasks = options.tasks;
         let service = ServiceSpec {
             name: "service".to_owned(),
-            tasks: vec![TaskSpec { datacenter: 0, cores: CORES, speed: 1.0 }; TASKS as usize],
-            sharing: Sharing::Shared,
+            tasks: vec![TaskSpec { datacenter: 0, cores: CORES, speed: 1.0 }; tasks as usize],
             work: WorkSpec::Exponential(WORK),
             reject_cost: Duration::from_micros(20),
-            admission: self.admission.then(|| AdmissionSpec {
-                load_target: 8.0,
-                load_tau: Duration::from_millis(100),
-                shed: ShedConfig::default(),
-            }),
-            degraded: None,
-            calls: Vec::new(),
+            admission: self.admission.then(AdmissionSpec::default),
+            ..ServiceSpec::default()
         };
         let clients = ClientSpec {
             name: "clients".to_owned(),
             datacenter: 0,
-            tasks: TASKS,
+            tasks,
             service: 0,
-            rate: self.load * f64::from(TASKS) * CORES / WORK.as_secs_f64(),
+            rate: self.load * f64::from(tasks) * CORES / WORK.as_secs_f64(),
             mix: [0.2, 0.3, 0.4, 0.1],
-            customers: vec![1.0],
-            deadline: Duration::from_secs(1),
             stack: self.stack(),
+            ..ClientSpec::default()
         };
         WorldSpec {
             seed,
-            lasts: Duration::from_secs(seconds),
+            lasts: Duration::from_secs(options.seconds),
             distance: vec![vec![Duration::from_micros(250)]],
             jitter: 0.2,
-            loss: 0.0,
             services: vec![service],
             clients: vec![clients],
-            customers: Vec::new(),
-            changes: Vec::new(),
+            ..WorldSpec::default()
         }
     }
 }
@@ -159,10 +151,10 @@ struct Run {
     memory: [f64; 2],
 }
 
-fn run_once(case: &Case, seed: u64, seconds: u64) -> Run {
+fn run_once(case: &Case, seed: u64, options: &Options) -> Run {
     let empty = resident().now;
     let start = cpu_seconds();
-    let world = match World::new(case.world(seed, seconds)) {
+    let world = match World::new(case.world(seed, options)) {
         Ok(world) => world,
         Err(error) => unreachable!("{}: {error}", case.name),
     };
@@ -188,7 +180,7 @@ pub(crate) fn run(options: &Options) {
     let mut runs: Vec<Vec<Run>> = cases.iter().map(|_| Vec::new()).collect();
     for round in 0..options.rounds.max(1) {
         for (case, runs) in cases.iter().zip(&mut runs) {
-            runs.push(run_once(case, u64::from(round), options.seconds));
+            runs.push(run_once(case, u64::from(round), options));
         }
     }
     if options.json {
@@ -200,13 +192,15 @@ pub(crate) fn run(options: &Options) {
             "pinned": cpus.are_pinned(),
             "rounds": options.rounds,
             "seconds": options.seconds,
+            "tasks": options.tasks,
             "worlds": worlds,
         });
         println!("{report:#}");
         return;
     }
+    let tasks = options.tasks;
     println!(
-        "{TASKS} clients x {TASKS} backends of {CORES} cores, subsets of {SUBSET}, {WORK:?} a \
+        "{tasks} clients x {tasks} backends of {CORES} cores, subsets of {SUBSET}, {WORK:?} a \
          request, {} s of virtual time;\nmedians of {} rounds, CPU time of one thread, {}\n",
         options.seconds,
         options.rounds,

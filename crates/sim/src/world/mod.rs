@@ -7,8 +7,13 @@
 //! Every decision is `tidegate-core`'s; the world only carries messages and shares CPUs.
 
 pub(crate) mod backend;
+mod calls;
 mod changes;
+mod connections;
 pub mod cpu;
+mod datacenters;
+mod jobs;
+mod quota;
 pub mod record;
 pub mod spec;
 mod stack;
@@ -18,18 +23,18 @@ mod tests;
 use crate::dice;
 use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
-use backend::{Backend, TICK, Welcome};
+use backend::{Backend, TICK};
+use connections::Connections;
 use core::time::Duration;
-use record::{Record, column};
-use spec::WorldSpec;
+use datacenters::{Planner, Spread};
+use quota::{QuotaServer, RequestLimits};
+use record::Record;
+use spec::{WorldError, WorldSpec};
 use stack::{Fate, Stack};
 use tidegate_core::admission::Permit;
 use tidegate_core::balance::BackendId;
-use tidegate_core::decision::Advice;
-use tidegate_core::fleet::Limits;
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::units::InvalidNumber;
-use tidegate_core::{CostRate, Criticality, CustomerId, Timestamp};
+use tidegate_core::{Criticality, CustomerId, Timestamp};
 
 /// Who waits for a call.
 #[derive(Debug, Clone, Copy)]
@@ -113,9 +118,47 @@ enum Event {
         inflight: u32,
         micros: u32,
     },
-    /// Something changes.
+    /// A task reports to the quota server.
+    Report {
+        backend: u32,
+    },
+    /// A letter between a task and the quota server arrives.
+    Letter {
+        letter: Key,
+    },
+    /// The quota server divides.
+    QuotaRound,
+    /// A request for a connection reaches a backend, the request itself behind it.
+    Connect {
+        call: Key,
+        attempt: u8,
+    },
+    /// A client connects without a request.
+    Open {
+        stack: u32,
+        member: u32,
+    },
+    /// A client looks whether a connection is idle.
+    Idle {
+        stack: u32,
+        member: u32,
+    },
+    /// A question for health reaches a backend.
+    Health {
+        stack: u32,
+        member: u32,
+    },
+    /// A service's traffic is divided among datacenters.
+    Plan {
+        service: u32,
+    },
+    /// Something changes, or takes its next step.
     Change {
         index: u32,
+    },
+    Step {
+        index: u32,
+        step: u32,
     },
     /// Busy time is written down.
     Second,
@@ -137,6 +180,15 @@ struct Group {
     first_stack: u32,
     rate: f64,
     version: u32,
+    spread: Option<Spread>,
+}
+
+/// Shares of its speed that a task has.
+#[derive(Debug, Clone, Copy)]
+struct Factors {
+    machine: f64,
+    warmth: f64,
+    place: f64,
 }
 
 /// A world that runs.
@@ -154,6 +206,14 @@ pub struct World {
     /// The first stack of each backend's own calls.
     own_stacks: Vec<u32>,
     groups: Vec<Group>,
+    quota: Option<Box<QuotaServer>>,
+    /// By service.
+    connections: Vec<Option<Box<Connections>>>,
+    planners: Vec<Option<Planner>>,
+    /// What slows each backend down: antagonists, a cold start, its datacenter.
+    factors: Vec<Factors>,
+    /// By backend.
+    request_limits: Vec<Option<RequestLimits>>,
     cost_factor: Vec<f64>,
     record: Record,
     inflight: usize,
@@ -165,7 +225,7 @@ pub struct World {
 
 impl World {
     /// Sets the world up; nothing has happened yet.
-    pub fn new(spec: WorldSpec) -> Result<Self, InvalidNumber> {
+    pub fn new(spec: WorldSpec) -> Result<Self, WorldError> {
         let mut dice = SeededRng::new(spec.seed);
         let customers = spec.customers.len().max(1);
         let tasks: Vec<usize> = spec.services.iter().map(|s| s.tasks.len()).collect();
@@ -179,6 +239,11 @@ impl World {
             stacks: Vec::new(),
             own_stacks: Vec::new(),
             groups: Vec::new(),
+            quota: None,
+            connections: Vec::new(),
+            planners: Vec::new(),
+            factors: Vec::new(),
+            request_limits: Vec::new(),
             cost_factor: vec![1.0; spec.services.len()],
             record: Record::new(spec.clients.len(), &tasks, spec.lasts, customers),
             inflight: 0,
@@ -189,7 +254,10 @@ impl World {
             spec,
         };
         world.make_backends(customers)?;
+        world.make_quota_server()?;
         world.make_stacks()?;
+        world.make_planners();
+        world.make_connections()?;
         for (index, (at, _)) in world.spec.changes.iter().enumerate() {
             world.queue.push(*at, Event::Change { index: index as u32 });
         }
@@ -197,20 +265,14 @@ impl World {
         Ok(world)
     }
 
-    fn make_backends(&mut self, customers: usize) -> Result<(), InvalidNumber> {
+    fn make_backends(&mut self, customers: usize) -> Result<(), WorldError> {
         for (service, of) in self.spec.services.iter().enumerate() {
             self.firsts.push(self.backends.len() as u32);
             for index in 0..of.tasks.len() {
                 let backend = Backend::new(service, index, of, customers)?;
                 if let Some(gate) = backend.gate() {
                     for (customer, limits) in self.spec.customers.iter().enumerate() {
-                        let part = |rate: CostRate| match rate {
-                            CostRate::MAX => rate,
-                            _ => CostRate::from_nanos_per_sec(
-                                rate.as_nanos_per_sec() / of.tasks.len() as u64,
-                            ),
-                        };
-                        let limits = Limits::clamped(limits.as_array().map(part));
+                        let limits = quota::equal_part(*limits, of.tasks.len() as u64);
                         let customer = CustomerId(customer as u32);
                         gate.quota().set_limits(customer, limits, Timestamp::ZERO);
                     }
@@ -219,22 +281,28 @@ impl World {
                 let offset = Duration::from_nanos(self.machines.below(TICK.as_nanos() as u64));
                 let number = self.backends.len() as u32;
                 self.queue.push(Timestamp::ZERO + offset, Event::Tick { backend: number });
+                self.factors.push(Factors { machine: 1.0, warmth: 1.0, place: 1.0 });
+                self.request_limits.push(RequestLimits::new(&self.spec, service));
                 self.backends.push(backend);
             }
         }
         Ok(())
     }
 
-    fn make_stacks(&mut self) -> Result<(), InvalidNumber> {
+    fn make_stacks(&mut self) -> Result<(), WorldError> {
         for (group, client) in self.spec.clients.iter().enumerate() {
             let first_stack = self.stacks.len() as u32;
-            let tasks = self.spec.services[client.service].tasks.len() as u32;
+            let places = self.places(client.service);
             for task in 0..client.tasks {
-                let place = client.datacenter;
-                let first = self.firsts[client.service];
-                self.stacks.push(Stack::new(&client.stack, place, task.into(), first, tasks)?);
+                for place in
+                    places.iter().flatten().map(Some).chain(places.is_none().then_some(None))
+                {
+                    let members = self.members(client.service, place.copied());
+                    let (from, to) = (client.datacenter, client.service);
+                    self.stacks.push(Stack::new(&client.stack, from, to, task.into(), members)?);
+                }
             }
-            self.groups.push(Group { first_stack, rate: 0.0, version: 0 });
+            self.groups.push(Group { first_stack, rate: 0.0, version: 0, spread: None });
             let first = dice::exponential(1.0 / client.rate, &mut self.arrivals);
             self.groups[group].rate = client.rate;
             if client.rate > 0.0 {
@@ -247,13 +315,21 @@ impl World {
             self.own_stacks.push(self.stacks.len() as u32);
             for call in &self.spec.services[backend.service].calls {
                 let place = backend.spec.datacenter;
-                let tasks = self.spec.services[call.service].tasks.len() as u32;
-                let first = self.firsts[call.service];
+                let members = self.members(call.service, None);
                 let client = backend.index as u64;
-                self.stacks.push(Stack::new(&call.stack, place, client, first, tasks)?);
+                self.stacks.push(Stack::new(&call.stack, place, call.service, client, members)?);
             }
         }
         Ok(())
+    }
+
+    /// The numbers of a service's tasks, all or those in one datacenter.
+    fn members(&self, service: usize, place: Option<usize>) -> Vec<u32> {
+        let tasks = self.spec.services[service].tasks.iter().enumerate();
+        tasks
+            .filter(|(_, task)| place.is_none_or(|place| task.datacenter == place))
+            .map(|(index, _)| self.firsts[service] + index as u32)
+            .collect()
     }
 
     /// Runs to the end and gives what was written down.
@@ -277,7 +353,7 @@ impl World {
             Event::Cpu { backend } => self.cpu(backend),
             Event::Reply { call, attempt, reply } => self.reply(call, attempt, reply),
             Event::Timeout { call, attempt } => self.fate(call, attempt, Fate::NoAnswer, false),
-            Event::Again { call } => self.attempt(call),
+            Event::Again { call } => self.again(call),
             Event::Tick { backend } => {
                 self.backends[backend as usize].tick(self.now);
                 self.queue.push(self.now + TICK, Event::Tick { backend });
@@ -288,7 +364,16 @@ impl World {
                 let stack = &mut self.stacks[stack as usize];
                 stack.on_probe(BackendId(member), inflight, latency, self.now);
             }
+            Event::Report { backend } => self.report(backend),
+            Event::Letter { letter } => self.letter(letter),
+            Event::QuotaRound => self.quota_round(),
+            Event::Connect { call, attempt } => self.connect(call, attempt),
+            Event::Open { stack, member } => self.open_early(stack, member),
+            Event::Idle { stack, member } => self.idle(stack, member),
+            Event::Health { stack, member } => self.health(stack, member),
+            Event::Plan { service } => self.plan(service),
             Event::Change { index } => self.change(index as usize),
+            Event::Step { index, step } => self.step(index, step),
             Event::Second => self.second(),
         }
     }
@@ -305,7 +390,6 @@ impl World {
         let task = self.arrivals.below(client.tasks.into()) as u32;
         let criticality = Criticality::ALL[choose(&client.mix, &mut self.arrivals)];
         let customer = choose(&client.customers, &mut self.arrivals);
-        let stack = state.first_stack + task;
         let deadline = self.now + client.deadline;
         self.record.requests += 1;
         let bin = self.record.client(group as usize, self.now);
@@ -314,313 +398,11 @@ impl World {
             counts[0] += 1;
         }
         let customer = CustomerId(customer as u32);
+        let Some(stack) = self.place(group, task, true) else {
+            self.record.client(group as usize, self.now).unplaced += 1;
+            return;
+        };
         self.call(Parent::Group(group), stack, criticality, customer, deadline);
-    }
-
-    /// Somebody wants an answer.
-    fn call(
-        &mut self,
-        parent: Parent,
-        stack: u32,
-        criticality: Criticality,
-        customer: CustomerId,
-        deadline: Timestamp,
-    ) {
-        self.stacks[stack as usize].on_request(self.now);
-        let call = self.calls.insert(Call {
-            parent,
-            stack,
-            criticality,
-            customer,
-            asked: self.now,
-            deadline,
-            attempt: 0,
-            member: BackendId(0),
-            backend: 0,
-        });
-        self.inflight += 1;
-        self.record.inflight_max = self.record.inflight_max.max(self.inflight);
-        self.attempt(call);
-    }
-
-    /// A call is sent, for the first time or again.
-    fn attempt(&mut self, key: Key) {
-        let Some(call) = self.calls.get_mut(key) else { return };
-        let stack = &mut self.stacks[call.stack as usize];
-        let datacenter = stack.datacenter;
-        if !stack.allows(call.criticality, self.now, &mut self.decisions) {
-            if let Parent::Group(group) = call.parent {
-                self.record.client(group as usize, self.now).throttled += 1;
-            }
-            return self.end(key, Reply::DontRetry);
-        }
-        let Some((member, backend)) = stack.pick(self.now, &mut self.decisions) else {
-            return self.end(key, Reply::Failed);
-        };
-        call.attempt += 1;
-        (call.member, call.backend) = (member, backend);
-        let attempt = call.attempt;
-        let timeout = stack.attempt_timeout.map(|t| (self.now + t).min(call.deadline));
-        if let Parent::Group(group) = call.parent {
-            self.record.client(group as usize, self.now).attempts += 1;
-        }
-        let deadline = call.deadline;
-        for (member, target) in stack.probes(&mut self.decisions) {
-            let at = self.now
-                + latency(&self.spec, &mut self.network, datacenter, {
-                    self.backends[target as usize].spec.datacenter
-                });
-            let probe = Event::Probe { stack: call.stack, member: member.0, backend: target };
-            self.queue.push(at, probe);
-        }
-        let to = self.backends[backend as usize].spec.datacenter;
-        let travel = latency(&self.spec, &mut self.network, datacenter, to);
-        if self.lost() {
-            self.queue.push(timeout.unwrap_or(deadline), Event::Timeout { call: key, attempt });
-            return;
-        }
-        self.queue.push(self.now + travel, Event::Reach { call: key, attempt });
-        if let Some(at) = timeout {
-            self.queue.push(at, Event::Timeout { call: key, attempt });
-        }
-    }
-
-    fn lost(&mut self) -> bool {
-        self.spec.loss > 0.0 && self.network.unit() < self.spec.loss
-    }
-
-    /// An attempt reaches its backend.
-    fn reach(&mut self, key: Key, attempt: u8) {
-        // A caller that has given up meanwhile has told the network nothing: its request arrives
-        // all the same, but nobody in this world can know of it any more. What matters, the work
-        // wasted on it, is counted for those who give up after it arrived.
-        let Some(call) = self.calls.get_mut(key).filter(|call| call.attempt == attempt) else {
-            return;
-        };
-        let (criticality, customer, deadline) = (call.criticality, call.customer, call.deadline);
-        let number = call.backend;
-        let backend = &mut self.backends[number as usize];
-        let service = backend.service;
-        let bin = self.record.service(service, self.now);
-        bin.arrived += 1;
-        if backend.down {
-            return self.answer(number, key, attempt, Reply::Gone);
-        }
-        let of = &self.spec.services[service];
-        if backend.fails {
-            backend.cpu.chore(of.reject_cost, self.now);
-            return self.answer(number, key, attempt, Reply::Failed);
-        }
-        let (now, rng) = (self.now, &mut self.decisions);
-        match backend.welcome(criticality, customer, attempt, deadline, now, rng) {
-            Welcome::Refused(rejection) => {
-                bin.rejected[criticality.index()] += 1;
-                bin.reasons[column(rejection.reason)] += 1;
-                let dont = rejection.advice == Advice::DontRetry;
-                bin.dont_retry += u32::from(dont);
-                backend.cpu.chore(of.reject_cost, now);
-                self.schedule(number);
-                let reply = if dont { Reply::DontRetry } else { Reply::Overloaded };
-                self.answer(number, key, attempt, reply);
-            }
-            Welcome::Admitted { permit, degrade } => {
-                bin.admitted += 1;
-                let full = of.work.draw(&mut self.machines).mul_f64(self.cost_factor[service]);
-                let share = of.degraded.filter(|_| degrade);
-                let work = share.map_or(full, |share| full.mul_f64(share));
-                let job = self.jobs.insert(Job {
-                    call: key,
-                    attempt,
-                    backend: number,
-                    permit,
-                    criticality,
-                    customer,
-                    deadline,
-                    work,
-                    degraded: share.is_some(),
-                    next: 0,
-                });
-                let backend = &mut self.backends[number as usize];
-                backend.cpu.start(job.to_bits(), work, now);
-                backend.sample(now);
-                self.schedule(number);
-            }
-        }
-    }
-
-    /// Sees to it that the world looks when the next job is done.
-    fn schedule(&mut self, number: u32) {
-        let backend = &mut self.backends[number as usize];
-        if let Some(at) = backend.cpu.next_finish()
-            && at < backend.scheduled
-        {
-            backend.scheduled = at;
-            self.queue.push(at, Event::Cpu { backend: number });
-        }
-    }
-
-    fn cpu(&mut self, number: u32) {
-        let backend = &mut self.backends[number as usize];
-        // An earlier look was scheduled after this one.
-        if backend.scheduled != self.now {
-            return;
-        }
-        backend.scheduled = Timestamp::MAX;
-        while let Some(bits) = self.backends[number as usize].cpu.finish(self.now) {
-            self.backends[number as usize].sample(self.now);
-            self.proceed(Key::from_bits(bits));
-        }
-        self.schedule(number);
-    }
-
-    /// A job has done its own work, or one of its calls has ended well: on to the next call, or to
-    /// the answer.
-    fn proceed(&mut self, key: Key) {
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        let service = self.backends[job.backend as usize].service;
-        if usize::from(job.next) < self.spec.services[service].calls.len() {
-            let stack = self.own_stacks[job.backend as usize] + u32::from(job.next);
-            job.next += 1;
-            let (criticality, customer, deadline) = (job.criticality, job.customer, job.deadline);
-            return self.call(Parent::Job(key), stack, criticality, customer, deadline);
-        }
-        let reply = if job.degraded { Reply::Degraded } else { Reply::Ok };
-        self.done(key, reply);
-    }
-
-    /// A job ends with an answer.
-    fn done(&mut self, key: Key, reply: Reply) {
-        let Some(job) = self.jobs.remove(key) else { return };
-        let backend = &mut self.backends[job.backend as usize];
-        backend.complete(job.permit, job.customer, job.work, self.now);
-        let waited = self.calls.get_mut(job.call).is_some_and(|call| call.attempt == job.attempt);
-        if !waited || self.now > job.deadline {
-            self.record.service(backend.service, self.now).wasted += 1;
-        }
-        self.answer(job.backend, job.call, job.attempt, reply);
-    }
-
-    /// A backend sends an answer.
-    fn answer(&mut self, number: u32, call: Key, attempt: u8, reply: Reply) {
-        let backend = &mut self.backends[number as usize];
-        backend.answered(!matches!(reply, Reply::Ok | Reply::Degraded));
-        let from = backend.spec.datacenter;
-        let Some(waiting) = self.calls.get_mut(call).filter(|c| c.attempt == attempt) else {
-            return;
-        };
-        let deadline = waiting.deadline;
-        let stack = &self.stacks[waiting.stack as usize];
-        let (to, timeout) = (stack.datacenter, stack.attempt_timeout);
-        let travel = latency(&self.spec, &mut self.network, from, to);
-        if self.lost() {
-            // Without a timeout of its own the caller waits until its deadline.
-            if timeout.is_none() {
-                self.queue.push(deadline.max(self.now), Event::Timeout { call, attempt });
-            }
-            return;
-        }
-        self.queue.push(self.now + travel, Event::Reply { call, attempt, reply });
-    }
-
-    fn reply(&mut self, key: Key, attempt: u8, reply: Reply) {
-        let fate = match reply {
-            Reply::Ok | Reply::Degraded => {
-                if let Some(call) = self.calls.get_mut(key).filter(|c| c.attempt == attempt) {
-                    let backend = &self.backends[call.backend as usize];
-                    let stack = &mut self.stacks[call.stack as usize];
-                    let report = Some(backend.report());
-                    stack.on_fate(call.member, call.criticality, Fate::Answered, report, self.now);
-                    self.end(key, reply);
-                }
-                return;
-            }
-            Reply::Overloaded => Fate::Refused(Advice::RetryElsewhere),
-            Reply::DontRetry => Fate::Refused(Advice::DontRetry),
-            Reply::Failed => Fate::Failed,
-            Reply::Gone => Fate::NoAnswer,
-        };
-        self.fate(key, attempt, fate, reply != Reply::Gone);
-    }
-
-    /// An attempt came to nothing: try again, or give up.
-    fn fate(&mut self, key: Key, attempt: u8, fate: Fate, reported: bool) {
-        let Some(call) = self.calls.get_mut(key).filter(|c| c.attempt == attempt) else { return };
-        let stack = &mut self.stacks[call.stack as usize];
-        let report = reported.then(|| self.backends[call.backend as usize].report());
-        stack.on_fate(call.member, call.criticality, fate, report, self.now);
-        let remaining = call.deadline.since(self.now);
-        match stack.retry(attempt, fate, remaining, self.now) {
-            Some(after) if !after.is_zero() => {
-                self.queue.push(self.now + after, Event::Again { call: key });
-            }
-            Some(_) => self.attempt(key),
-            None => {
-                let reply = match fate {
-                    Fate::Refused(_) => Reply::DontRetry,
-                    _ => Reply::Failed,
-                };
-                self.end(key, reply);
-            }
-        }
-    }
-
-    /// A call ends, one way or the other.
-    fn end(&mut self, key: Key, reply: Reply) {
-        let Some(call) = self.calls.remove(key) else { return };
-        self.inflight -= 1;
-        match call.parent {
-            Parent::Group(group) => self.answered(group, &call, reply),
-            Parent::Job(job) => match reply {
-                Reply::Ok | Reply::Degraded => self.proceed(job),
-                _ => self.without(job, reply),
-            },
-        }
-    }
-
-    /// A job has to do without one of its calls: a degraded answer if it has one, else it tells its
-    /// own caller not to retry, as it has itself seen to all the retrying there was to do.
-    fn without(&mut self, key: Key, reply: Reply) {
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        let service = self.backends[job.backend as usize].service;
-        if self.spec.services[service].degraded.is_some() {
-            job.degraded = true;
-            return self.proceed(key);
-        }
-        let reply = if reply == Reply::Failed { Reply::Failed } else { Reply::DontRetry };
-        self.done(key, reply);
-    }
-
-    fn answered(&mut self, group: u32, call: &Call, reply: Reply) {
-        let good = matches!(reply, Reply::Ok | Reply::Degraded) && self.now <= call.deadline;
-        if !good {
-            return;
-        }
-        let group = group as usize;
-        let bin = self.record.client(group, self.now);
-        bin.answers += 1;
-        bin.degraded += u32::from(reply == Reply::Degraded);
-        let asked = self.record.client(group, call.asked);
-        asked.served[call.criticality.index()] += 1;
-        if let Some(counts) = asked.customers.get_mut(call.customer.index()) {
-            counts[1] += 1;
-        }
-        self.record.latency(group, call.asked, self.now.since(call.asked));
-    }
-
-    fn probe(&mut self, stack: u32, member: u32, number: u32) {
-        let backend = &self.backends[number as usize];
-        if backend.down {
-            return;
-        }
-        let active = backend.cpu.active() as u32;
-        // What a request of mean size would take among those that are there.
-        let of = &self.spec.services[backend.service];
-        let crowd = ((f64::from(active) + 1.0) / backend.spec.cores).max(1.0);
-        let micros = (of.work.mean() * crowd / backend.spec.speed * 1e6) as u32;
-        let to = self.stacks[stack as usize].datacenter;
-        let travel = latency(&self.spec, &mut self.network, backend.spec.datacenter, to);
-        let answer = Event::Probed { stack, member, inflight: active, micros };
-        self.queue.push(self.now + travel, answer);
     }
 
     fn second(&mut self) {
@@ -630,6 +412,8 @@ impl World {
             column.push((busy - backend.busy_written) as f32);
             backend.busy_written = busy;
         }
+        self.quota_second();
+        self.connection_second();
         self.queue.push(self.now + Duration::from_secs(1), Event::Second);
     }
 }

@@ -66,6 +66,8 @@ pub struct ClientBin {
     pub attempts: u32,
     /// Requests that the client itself held back.
     pub throttled: u32,
+    /// Requests that no datacenter had room for.
+    pub unplaced: u32,
     /// Answers and requests by customer: `[offered, served]`, for the first customers.
     pub customers: Vec<[u32; 2]>,
 }
@@ -87,6 +89,36 @@ pub struct ServiceBin {
     pub wasted: u32,
 }
 
+/// One second of a customer, all services together, in CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct QuotaSecond {
+    /// What it may use.
+    pub limit: f32,
+    /// What tasks enforce together, at most.
+    pub enforced: f32,
+    /// What it used, as the quota server knows it.
+    pub used: f32,
+    /// What it asked for, as the quota server knows it.
+    pub demand: f32,
+}
+
+/// One second of a service's connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ConnectionSecond {
+    /// How many are open at its end.
+    pub open: u32,
+    /// New ones.
+    pub connects: u32,
+    /// New ones that were refused.
+    pub refused: u32,
+    /// Questions for health that were answered.
+    pub health_checks: u32,
+    /// Questions for health that were not.
+    pub health_dropped: u32,
+    /// CPU time that all this took, in seconds on the reference machine.
+    pub cpu: f32,
+}
+
 /// Everything that was written down.
 #[derive(Debug)]
 pub struct Record {
@@ -98,6 +130,13 @@ pub struct Record {
     pub services: Vec<Vec<ServiceBin>>,
     /// Busy core-seconds of each task of each service, by second.
     pub busy: Vec<Vec<Vec<f32>>>,
+    /// By service, then by second; empty for services whose connections cost nothing.
+    pub connections: Vec<Vec<ConnectionSecond>>,
+    /// Requests that went to each datacenter, by group, datacenter and second; empty for groups
+    /// whose service has no spillover.
+    pub sent_to: Vec<Vec<Vec<u32>>>,
+    /// By customer, then by second; empty without a quota server.
+    pub quota: Vec<Vec<QuotaSecond>>,
     /// Events that the world went through.
     pub events: u64,
     /// Requests that it saw.
@@ -121,6 +160,9 @@ impl Record {
             latencies: vec![vec![Latencies::default(); seconds]; clients],
             services: vec![vec![ServiceBin::default(); bins]; services.len()],
             busy: services.iter().map(|&tasks| vec![Vec::new(); tasks]).collect(),
+            connections: vec![Vec::new(); services.len()],
+            sent_to: vec![Vec::new(); clients],
+            quota: Vec::new(),
             events: 0,
             requests: 0,
             inflight_max: 0,

@@ -1,4 +1,15 @@
 //! What a world is made of.
+//!
+//! Every part has a default that is off or small: a world is written as what differs from it.
+
+mod change;
+mod parts;
+
+pub use change::Change;
+pub use parts::{
+    Arrivals, BatchProxySpec, BatchSpec, ConnectionSpec, DoormanSpec, EnvoyThrottleSpec,
+    HealthSpec, QuotaServerSpec, SpilloverSpec, WorldError,
+};
 
 use super::cpu::Sharing;
 use crate::dice;
@@ -32,8 +43,32 @@ pub struct WorldSpec {
     /// Limits of the customers, by index; the first is everyone else. Each task of a service
     /// enforces its part of them.
     pub customers: Vec<Limits>,
+    /// Who divides the customers' limits among tasks by demand; `None` divides them equally, once
+    /// and for all.
+    pub quota_server: Option<QuotaServerSpec>,
+    /// Servers that lease capacity to clients, by index.
+    pub doormen: Vec<DoormanSpec>,
     /// What changes, and when.
     pub changes: Vec<(Timestamp, Change)>,
+}
+
+impl Default for WorldSpec {
+    /// A minute of nothing, in one datacenter of a tenth of a millisecond across.
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            lasts: Duration::from_secs(60),
+            distance: vec![vec![Duration::from_micros(100)]],
+            jitter: 0.0,
+            loss: 0.0,
+            services: Vec::new(),
+            clients: Vec::new(),
+            customers: Vec::new(),
+            quota_server: None,
+            doormen: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
 }
 
 /// A service: tasks that answer requests.
@@ -55,6 +90,33 @@ pub struct ServiceSpec {
     pub degraded: Option<f64>,
     /// What it asks of other services while it answers, one after the other.
     pub calls: Vec<CallSpec>,
+    /// Requests a second that each customer may make of all tasks together, by index, whatever
+    /// they cost; each task enforces an equal part. A contender: what limits by cost are there to
+    /// do better. Customers without an entry have no such limit.
+    pub qps_limits: Vec<f64>,
+    /// What connections to it cost; `None` is nothing at all.
+    pub connections: Option<ConnectionSpec>,
+    /// Divides its clients' traffic among datacenters; without it every client sees all tasks.
+    pub spillover: Option<SpilloverSpec>,
+}
+
+impl Default for ServiceSpec {
+    /// One task that answers in 5 ms of CPU time, without protection.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            tasks: vec![TaskSpec::default()],
+            sharing: Sharing::Shared,
+            work: WorkSpec::default(),
+            reject_cost: Duration::ZERO,
+            admission: None,
+            degraded: None,
+            calls: Vec::new(),
+            qps_limits: Vec::new(),
+            connections: None,
+            spillover: None,
+        }
+    }
 }
 
 /// One task of a service.
@@ -68,6 +130,13 @@ pub struct TaskSpec {
     pub speed: f64,
 }
 
+impl Default for TaskSpec {
+    /// One core of the reference machine.
+    fn default() -> Self {
+        Self { datacenter: 0, cores: 1.0, speed: 1.0 }
+    }
+}
+
 /// How a task protects itself.
 #[derive(Debug, Clone)]
 pub struct AdmissionSpec {
@@ -77,6 +146,14 @@ pub struct AdmissionSpec {
     pub load_tau: Duration,
     /// The controller's parameters.
     pub shed: ShedConfig,
+}
+
+impl Default for AdmissionSpec {
+    /// Eight jobs a core keep it busy at an eighth of the latency that a deadline of a second
+    /// bears, and a tenth of a second is some dozen requests of usual size.
+    fn default() -> Self {
+        Self { load_target: 8.0, load_tau: Duration::from_millis(100), shed: ShedConfig::default() }
+    }
 }
 
 /// How the work of requests is spread.
@@ -102,6 +179,13 @@ pub enum WorkSpec {
         /// How often it comes.
         share: f64,
     },
+}
+
+impl Default for WorkSpec {
+    /// 5 ms, exponential.
+    fn default() -> Self {
+        Self::Exponential(Duration::from_millis(5))
+    }
 }
 
 impl WorkSpec {
@@ -142,6 +226,15 @@ pub struct CallSpec {
     pub service: usize,
     /// How.
     pub stack: StackSpec,
+    /// How many requests it makes at once; it waits for all of them.
+    pub fanout: u32,
+}
+
+impl Default for CallSpec {
+    /// One request to the first service.
+    fn default() -> Self {
+        Self { service: 0, stack: StackSpec::default(), fanout: 1 }
+    }
 }
 
 /// How a client asks a service.
@@ -153,6 +246,8 @@ pub struct StackSpec {
     pub subset: Option<(SubsetPolicy, u32)>,
     /// Its adaptive throttle.
     pub throttle: Option<ThrottleConfig>,
+    /// Envoy's throttle in its place: a contender.
+    pub envoy_throttle: Option<EnvoyThrottleSpec>,
     /// What it does with a refusal.
     pub retries: RetrySpec,
     /// How long it waits for one attempt; the request's deadline holds in any case.
@@ -165,6 +260,7 @@ impl Default for StackSpec {
             balance: BalanceSpec::RoundRobin,
             subset: None,
             throttle: None,
+            envoy_throttle: None,
             retries: RetrySpec::Never,
             attempt_timeout: None,
         }
@@ -224,50 +320,36 @@ pub struct ClientSpec {
     pub deadline: Duration,
     /// How it asks.
     pub stack: StackSpec,
+    /// CPU time of its requests, if they differ from what the service's usually take.
+    pub work: Option<WorkSpec>,
+    /// When it asks.
+    pub arrivals: Arrivals,
+    /// How many requests a task makes at once: 1, or the size of a fan-out. `rate` counts requests.
+    pub burst: u32,
+    /// Its tasks are workers of a batch job; `rate` does not matter then.
+    pub batch: Option<BatchSpec>,
+    /// The server that leases it its rate, by index.
+    pub doorman: Option<usize>,
 }
 
-/// Something that changes at some moment.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// A group asks at another rate.
-    Rate {
-        /// Which group.
-        client: usize,
-        /// Requests a second.
-        rate: f64,
-    },
-    /// Tasks run slower or faster: an antagonist comes or goes, a cold start ends.
-    Speed {
-        /// Which service.
-        service: usize,
-        /// Which of its tasks.
-        tasks: core::ops::Range<usize>,
-        /// As a multiple of what the machine can do.
-        factor: f64,
-    },
-    /// Requests to a service cost more or less: a release.
-    Cost {
-        /// Which service.
-        service: usize,
-        /// As a multiple of what they did.
-        factor: f64,
-    },
-    /// Tasks fail every request at once, or stop doing so.
-    FailFast {
-        /// Which service.
-        service: usize,
-        /// Which of its tasks.
-        tasks: core::ops::Range<usize>,
-        /// Whether they do.
-        fails: bool,
-    },
-    /// Tasks are gone with all they had, or come back.
-    Down {
-        /// Which service.
-        service: usize,
-        /// Which of its tasks.
-        tasks: core::ops::Range<usize>,
-        /// Whether they are gone.
-        down: bool,
-    },
+impl Default for ClientSpec {
+    /// One task that asks the first service nothing yet, and would wait for a second.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            datacenter: 0,
+            tasks: 1,
+            service: 0,
+            rate: 0.0,
+            mix: [0.0, 0.0, 1.0, 0.0],
+            customers: vec![1.0],
+            deadline: Duration::from_secs(1),
+            stack: StackSpec::default(),
+            work: None,
+            arrivals: Arrivals::Poisson,
+            burst: 1,
+            batch: None,
+            doorman: None,
+        }
+    }
 }

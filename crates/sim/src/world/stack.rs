@@ -1,5 +1,6 @@
 //! What a client does before a request leaves it and after it comes back.
 
+use super::connections::Link;
 use super::spec::{BalanceSpec, RetrySpec, StackSpec};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -18,10 +19,14 @@ use tidegate_core::{Criticality, Timestamp};
 #[derive(Debug)]
 pub(crate) struct Stack {
     pub(crate) datacenter: usize,
+    /// Whom it asks.
+    pub(crate) service: usize,
     pub(crate) attempt_timeout: Option<Duration>,
     policy: Policy,
     /// The world's number of each member of the subset.
-    members: Vec<u32>,
+    pub(crate) members: Vec<u32>,
+    /// The way to each of them; none where connections cost nothing.
+    pub(crate) links: Vec<Link>,
     throttle: Option<Throttle>,
     retries: RetrySpec,
     budget: Option<RetryBudget>,
@@ -36,18 +41,30 @@ pub(crate) enum Fate {
     NoAnswer,
 }
 
+/// How a task stands, as its clients hear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stand {
+    LameDuck,
+    Gone,
+    /// Just started.
+    Back,
+}
+
 impl Stack {
-    /// For client number `client` of a service whose tasks have the numbers from `first` on.
+    /// For client number `client`, with the numbers of the tasks that it may choose from.
     pub(crate) fn new(
         spec: &StackSpec,
         datacenter: usize,
+        service: usize,
         client: u64,
-        first: u32,
-        tasks: u32,
+        tasks: Vec<u32>,
     ) -> Result<Self, InvalidNumber> {
-        let mut members: Vec<u32> = match spec.subset {
-            Some((policy, size)) => subset(policy, client, tasks, size),
-            None => (0..tasks).collect(),
+        let mut members = match spec.subset {
+            Some((policy, size)) => {
+                let chosen = subset(policy, client, tasks.len() as u32, size);
+                chosen.into_iter().map(|index| tasks[index as usize]).collect()
+            }
+            None => tasks,
         };
         shuffle(&mut members, &mut SeededRng::new(client));
         let count = members.len().max(1);
@@ -66,9 +83,11 @@ impl Stack {
         }
         Ok(Self {
             datacenter,
+            service,
             attempt_timeout: spec.attempt_timeout,
             policy,
-            members: members.into_iter().map(|member| first + member).collect(),
+            members,
+            links: Vec::new(),
             throttle: spec.throttle.map(Throttle::new),
             retries: spec.retries,
             budget: match spec.retries {
@@ -76,6 +95,17 @@ impl Stack {
                 _ => None,
             },
         })
+    }
+
+    /// A task of the world stands otherwise than before.
+    pub(crate) fn stand(&mut self, number: u32, stand: Stand, now: Timestamp) {
+        let Some(member) = self.members.iter().position(|&m| m == number) else { return };
+        let member = BackendId(member as u32);
+        match stand {
+            Stand::LameDuck => self.policy.lame_duck(member, now),
+            Stand::Gone => self.policy.remove(member, now),
+            Stand::Back => self.policy.add(member, Join::Cold, now),
+        };
     }
 
     /// A request (not a retry) wants to be sent.
@@ -102,6 +132,9 @@ impl Stack {
         }
         let member = self.policy.pick(now, rng)?.backend;
         self.policy.on_start(member, now);
+        if let Some(link) = self.links.get_mut(member.0 as usize) {
+            link.on_start(now);
+        }
         Some((member, self.members[member.0 as usize]))
     }
 
@@ -140,6 +173,9 @@ impl Stack {
             throttle.on_response(criticality, throttled, now);
         }
         self.policy.on_complete(member, balanced, now);
+        if let Some(link) = self.links.get_mut(member.0 as usize) {
+            link.on_end(now);
+        }
         if let Some(report) = report {
             self.policy.on_report(member, report, now);
         }

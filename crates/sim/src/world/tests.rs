@@ -1,3 +1,8 @@
+mod connections;
+mod datacenters;
+mod quota;
+mod restart;
+
 use super::cpu::Sharing;
 use super::record::Record;
 use super::spec::*;
@@ -20,8 +25,7 @@ fn service(tasks: usize, admission: bool) -> ServiceSpec {
             load_tau: Duration::from_millis(100),
             shed: tidegate_core::admission::shed::ShedConfig::default(),
         }),
-        degraded: None,
-        calls: Vec::new(),
+        ..ServiceSpec::default()
     }
 }
 
@@ -44,10 +48,19 @@ fn world(services: Vec<ServiceSpec>, load: f64, stack: StackSpec, secs: u64) -> 
             customers: vec![1.0],
             deadline: Duration::from_secs(1),
             stack,
+            ..ClientSpec::default()
         }],
-        customers: Vec::new(),
-        changes: Vec::new(),
+        ..WorldSpec::default()
     }
+}
+
+fn policies() -> [(&'static str, BalanceSpec); 4] {
+    [
+        ("round robin", BalanceSpec::RoundRobin),
+        ("least loaded", BalanceSpec::LeastLoaded(LeastLoadedConfig::default())),
+        ("weighted", BalanceSpec::Weighted(WeightedConfig::default())),
+        ("prequal", BalanceSpec::Prequal(PrequalConfig::default())),
+    ]
 }
 
 fn run(spec: WorldSpec) -> Record {
@@ -133,7 +146,7 @@ fn a_throttle_sends_twice_what_is_accepted() {
 fn calls_go_down_the_stack_and_failures_come_back_up() {
     let mut front = service(2, false);
     front.work = WorkSpec::Constant(Duration::from_millis(1));
-    front.calls = vec![CallSpec { service: 1, stack: StackSpec::default() }];
+    front.calls = vec![CallSpec { service: 1, ..CallSpec::default() }];
     let back = service(2, false);
     let mut spec = world(vec![front, back], 0.3, StackSpec::default(), 20);
     let fail = Change::FailFast { service: 1, tasks: 0..2, fails: true };
@@ -151,13 +164,7 @@ fn calls_go_down_the_stack_and_failures_come_back_up() {
 
 #[test]
 fn every_policy_serves_a_calm_world() {
-    for balance in [
-        BalanceSpec::RoundRobin,
-        BalanceSpec::LeastLoaded(LeastLoadedConfig::default()),
-        BalanceSpec::Weighted(WeightedConfig::default()),
-        BalanceSpec::Prequal(PrequalConfig::default()),
-    ] {
-        let name = format!("{balance:?}");
+    for (name, balance) in policies() {
         let stack = StackSpec { balance, ..StackSpec::default() };
         let mut spec = world(vec![service(10, true)], 0.5, stack, 30);
         // One machine is half as fast: no policy may lose requests over it at this load.

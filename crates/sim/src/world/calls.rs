@@ -1,0 +1,172 @@
+//! A call: from somebody's wish to the answer, or to the moment when nobody waits any more.
+
+use super::stack::Fate;
+use super::{Call, Event, Parent, Reply, World, latency};
+use crate::slab::Key;
+use tidegate_core::balance::BackendId;
+use tidegate_core::decision::Advice;
+use tidegate_core::rng::Rng;
+use tidegate_core::{Criticality, CustomerId, Timestamp};
+
+impl World {
+    /// Somebody wants an answer.
+    pub(super) fn call(
+        &mut self,
+        parent: Parent,
+        stack: u32,
+        criticality: Criticality,
+        customer: CustomerId,
+        deadline: Timestamp,
+    ) {
+        self.stacks[stack as usize].on_request(self.now);
+        let call = self.calls.insert(Call {
+            parent,
+            stack,
+            criticality,
+            customer,
+            asked: self.now,
+            deadline,
+            attempt: 0,
+            member: BackendId(0),
+            backend: 0,
+        });
+        self.inflight += 1;
+        self.record.inflight_max = self.record.inflight_max.max(self.inflight);
+        self.attempt(call);
+    }
+
+    /// A call is sent again, perhaps to another datacenter.
+    pub(super) fn again(&mut self, key: Key) {
+        if let Some(&mut Call { parent: Parent::Group(group), stack, .. }) = self.calls.get_mut(key)
+        {
+            let stack = self.place_again(group, stack);
+            if let Some(call) = self.calls.get_mut(key) {
+                call.stack = stack;
+            }
+        }
+        self.attempt(key);
+    }
+
+    /// A call is sent, for the first time or again.
+    pub(super) fn attempt(&mut self, key: Key) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let stack = &mut self.stacks[call.stack as usize];
+        let datacenter = stack.datacenter;
+        if !stack.allows(call.criticality, self.now, &mut self.decisions) {
+            if let Parent::Group(group) = call.parent {
+                self.record.client(group as usize, self.now).throttled += 1;
+            }
+            return self.end(key, Reply::DontRetry);
+        }
+        let Some((member, backend)) = stack.pick(self.now, &mut self.decisions) else {
+            return self.end(key, Reply::Failed);
+        };
+        call.attempt += 1;
+        (call.member, call.backend) = (member, backend);
+        let attempt = call.attempt;
+        let timeout = stack.attempt_timeout.map(|t| (self.now + t).min(call.deadline));
+        if let Parent::Group(group) = call.parent {
+            self.record.client(group as usize, self.now).attempts += 1;
+        }
+        let (deadline, way) = (call.deadline, call.stack);
+        for (member, target) in stack.probes(&mut self.decisions) {
+            let at = self.now
+                + latency(&self.spec, &mut self.network, datacenter, {
+                    self.backends[target as usize].spec.datacenter
+                });
+            let probe = Event::Probe { stack: call.stack, member: member.0, backend: target };
+            self.queue.push(at, probe);
+        }
+        let to = self.backends[backend as usize].spec.datacenter;
+        let travel = latency(&self.spec, &mut self.network, datacenter, to);
+        if self.lost() {
+            self.queue.push(timeout.unwrap_or(deadline), Event::Timeout { call: key, attempt });
+            return;
+        }
+        let reach = if self.is_unconnected(way, member) {
+            Event::Connect { call: key, attempt }
+        } else {
+            Event::Reach { call: key, attempt }
+        };
+        self.queue.push(self.now + travel, reach);
+        if let Some(at) = timeout {
+            self.queue.push(at, Event::Timeout { call: key, attempt });
+        }
+    }
+
+    pub(super) fn lost(&mut self) -> bool {
+        self.spec.loss > 0.0 && self.network.unit() < self.spec.loss
+    }
+
+    pub(super) fn reply(&mut self, key: Key, attempt: u8, reply: Reply) {
+        let fate = match reply {
+            Reply::Ok | Reply::Degraded => {
+                if let Some(call) = self.calls.get_mut(key).filter(|c| c.attempt == attempt) {
+                    let backend = &self.backends[call.backend as usize];
+                    let stack = &mut self.stacks[call.stack as usize];
+                    let report = Some(backend.report());
+                    stack.on_fate(call.member, call.criticality, Fate::Answered, report, self.now);
+                    self.end(key, reply);
+                }
+                return;
+            }
+            Reply::Overloaded => Fate::Refused(Advice::RetryElsewhere),
+            Reply::DontRetry => Fate::Refused(Advice::DontRetry),
+            Reply::Failed => Fate::Failed,
+            Reply::Gone => Fate::NoAnswer,
+        };
+        self.fate(key, attempt, fate, reply != Reply::Gone);
+    }
+
+    /// An attempt came to nothing: try again, or give up.
+    pub(super) fn fate(&mut self, key: Key, attempt: u8, fate: Fate, reported: bool) {
+        let Some(call) = self.calls.get_mut(key).filter(|c| c.attempt == attempt) else { return };
+        let stack = &mut self.stacks[call.stack as usize];
+        let report = reported.then(|| self.backends[call.backend as usize].report());
+        stack.on_fate(call.member, call.criticality, fate, report, self.now);
+        let remaining = call.deadline.since(self.now);
+        match stack.retry(attempt, fate, remaining, self.now) {
+            Some(after) if !after.is_zero() => {
+                self.queue.push(self.now + after, Event::Again { call: key });
+            }
+            Some(_) => self.again(key),
+            None => {
+                let reply = match fate {
+                    Fate::Refused(_) => Reply::DontRetry,
+                    _ => Reply::Failed,
+                };
+                self.end(key, reply);
+            }
+        }
+    }
+
+    /// A call ends, one way or the other.
+    pub(super) fn end(&mut self, key: Key, reply: Reply) {
+        let Some(call) = self.calls.remove(key) else { return };
+        self.inflight -= 1;
+        match call.parent {
+            Parent::Group(group) => self.answered(group, &call, reply),
+            Parent::Job(job) => match reply {
+                Reply::Ok | Reply::Degraded => self.proceed(job),
+                _ => self.without(job, reply),
+            },
+        }
+    }
+
+    fn answered(&mut self, group: u32, call: &Call, reply: Reply) {
+        let good = matches!(reply, Reply::Ok | Reply::Degraded) && self.now <= call.deadline;
+        if !good {
+            return;
+        }
+        let group = group as usize;
+        let bin = self.record.client(group, self.now);
+        bin.answers += 1;
+        bin.degraded += u32::from(reply == Reply::Degraded);
+        let asked = self.record.client(group, call.asked);
+        asked.served[call.criticality.index()] += 1;
+        if let Some(counts) = asked.customers.get_mut(call.customer.index()) {
+            counts[1] += 1;
+        }
+        self.record.latency(group, call.asked, self.now.since(call.asked));
+    }
+}

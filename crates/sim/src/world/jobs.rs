@@ -1,0 +1,193 @@
+//! A job: what an attempt causes at the backend that it reaches.
+
+use super::backend::Welcome;
+use super::record::column;
+use super::{Event, Job, Parent, Reply, World, latency};
+use crate::slab::Key;
+use tidegate_core::Timestamp;
+use tidegate_core::decision::{Advice, Reason};
+
+impl World {
+    /// An attempt reaches its backend.
+    pub(super) fn reach(&mut self, key: Key, attempt: u8) {
+        // A caller that has given up meanwhile has told the network nothing: its request arrives
+        // all the same, but nobody in this world can know of it any more. What matters, the work
+        // wasted on it, is counted for those who give up after it arrived.
+        let Some(call) = self.calls.get_mut(key).filter(|call| call.attempt == attempt) else {
+            return;
+        };
+        let (criticality, customer, deadline) = (call.criticality, call.customer, call.deadline);
+        let number = call.backend;
+        let backend = &mut self.backends[number as usize];
+        let service = backend.service;
+        let bin = self.record.service(service, self.now);
+        bin.arrived += 1;
+        if backend.down {
+            return self.answer(number, key, attempt, Reply::Gone);
+        }
+        let of = &self.spec.services[service];
+        if backend.fails {
+            backend.cpu.chore(of.reject_cost, self.now);
+            return self.answer(number, key, attempt, Reply::Failed);
+        }
+        let (now, rng) = (self.now, &mut self.decisions);
+        if let Some(limits) = &mut self.request_limits[number as usize]
+            && !limits.admit(customer, now)
+        {
+            bin.rejected[criticality.index()] += 1;
+            bin.reasons[column(Reason::OutOfQuota)] += 1;
+            backend.cpu.chore(of.reject_cost, now);
+            self.schedule(number);
+            return self.answer(number, key, attempt, Reply::DontRetry);
+        }
+        match backend.welcome(criticality, customer, attempt, deadline, now, rng) {
+            Welcome::Refused(rejection) => {
+                bin.rejected[criticality.index()] += 1;
+                bin.reasons[column(rejection.reason)] += 1;
+                let dont = rejection.advice == Advice::DontRetry;
+                bin.dont_retry += u32::from(dont);
+                backend.cpu.chore(of.reject_cost, now);
+                self.schedule(number);
+                let reply = if dont { Reply::DontRetry } else { Reply::Overloaded };
+                self.answer(number, key, attempt, reply);
+            }
+            Welcome::Admitted { permit, degrade } => {
+                bin.admitted += 1;
+                let full = of.work.draw(&mut self.machines).mul_f64(self.cost_factor[service]);
+                let share = of.degraded.filter(|_| degrade);
+                let work = share.map_or(full, |share| full.mul_f64(share));
+                let job = self.jobs.insert(Job {
+                    call: key,
+                    attempt,
+                    backend: number,
+                    permit,
+                    criticality,
+                    customer,
+                    deadline,
+                    work,
+                    degraded: share.is_some(),
+                    next: 0,
+                });
+                let backend = &mut self.backends[number as usize];
+                backend.cpu.start(job.to_bits(), work, now);
+                backend.sample(now);
+                self.schedule(number);
+            }
+        }
+    }
+
+    /// Sees to it that the world looks when the next job is done.
+    pub(super) fn schedule(&mut self, number: u32) {
+        let backend = &mut self.backends[number as usize];
+        if let Some(at) = backend.cpu.next_finish()
+            && at < backend.scheduled
+        {
+            backend.scheduled = at;
+            self.queue.push(at, Event::Cpu { backend: number });
+        }
+    }
+
+    pub(super) fn cpu(&mut self, number: u32) {
+        let backend = &mut self.backends[number as usize];
+        // An earlier look was scheduled after this one.
+        if backend.scheduled != self.now {
+            return;
+        }
+        backend.scheduled = Timestamp::MAX;
+        while let Some(bits) = self.backends[number as usize].cpu.finish(self.now) {
+            self.backends[number as usize].sample(self.now);
+            self.proceed(Key::from_bits(bits));
+        }
+        self.schedule(number);
+    }
+
+    /// A job has done its own work, or one of its calls has ended well: on to the next call, or to
+    /// the answer.
+    pub(super) fn proceed(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let backend = &self.backends[job.backend as usize];
+        if backend.down {
+            return self.done(key, Reply::Gone);
+        }
+        let service = backend.service;
+        if usize::from(job.next) < self.spec.services[service].calls.len() {
+            let stack = self.own_stacks[job.backend as usize] + u32::from(job.next);
+            job.next += 1;
+            let (criticality, customer, deadline) = (job.criticality, job.customer, job.deadline);
+            return self.call(Parent::Job(key), stack, criticality, customer, deadline);
+        }
+        let reply = if job.degraded { Reply::Degraded } else { Reply::Ok };
+        self.done(key, reply);
+    }
+
+    /// A job ends with an answer.
+    pub(super) fn done(&mut self, key: Key, reply: Reply) {
+        let Some(job) = self.jobs.remove(key) else { return };
+        let backend = &mut self.backends[job.backend as usize];
+        backend.complete(job.permit, job.customer, job.work, self.now);
+        if let Some(planner) = &mut self.planners[backend.service] {
+            planner.work += job.work;
+            planner.jobs += 1;
+        }
+        let waited = self.calls.get_mut(job.call).is_some_and(|call| call.attempt == job.attempt);
+        if !waited || self.now > job.deadline {
+            self.record.service(backend.service, self.now).wasted += 1;
+        }
+        self.answer(job.backend, job.call, job.attempt, reply);
+    }
+
+    /// A backend sends an answer.
+    pub(super) fn answer(&mut self, number: u32, call: Key, attempt: u8, reply: Reply) {
+        let backend = &mut self.backends[number as usize];
+        backend.answered(!matches!(reply, Reply::Ok | Reply::Degraded));
+        let from = backend.spec.datacenter;
+        let Some(waiting) = self.calls.get_mut(call).filter(|c| c.attempt == attempt) else {
+            return;
+        };
+        let deadline = waiting.deadline;
+        let stack = &self.stacks[waiting.stack as usize];
+        let (to, timeout) = (stack.datacenter, stack.attempt_timeout);
+        let travel = latency(&self.spec, &mut self.network, from, to);
+        if self.lost() {
+            // Without a timeout of its own the caller waits until its deadline.
+            if timeout.is_none() {
+                self.queue.push(deadline.max(self.now), Event::Timeout { call, attempt });
+            }
+            return;
+        }
+        self.queue.push(self.now + travel, Event::Reply { call, attempt, reply });
+    }
+
+    /// A job has to do without one of its calls: a degraded answer if it has one, else it tells its
+    /// own caller not to retry, as it has itself seen to all the retrying there was to do.
+    pub(super) fn without(&mut self, key: Key, reply: Reply) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let backend = &self.backends[job.backend as usize];
+        if backend.down {
+            return self.done(key, Reply::Gone);
+        }
+        let service = backend.service;
+        if self.spec.services[service].degraded.is_some() {
+            job.degraded = true;
+            return self.proceed(key);
+        }
+        let reply = if reply == Reply::Failed { Reply::Failed } else { Reply::DontRetry };
+        self.done(key, reply);
+    }
+
+    pub(super) fn probe(&mut self, stack: u32, member: u32, number: u32) {
+        let backend = &self.backends[number as usize];
+        if backend.down {
+            return;
+        }
+        let active = backend.cpu.active() as u32;
+        // What a request of mean size would take among those that are there.
+        let of = &self.spec.services[backend.service];
+        let crowd = ((f64::from(active) + 1.0) / backend.spec.cores).max(1.0);
+        let micros = (of.work.mean() * crowd / backend.spec.speed * 1e6) as u32;
+        let to = self.stacks[stack as usize].datacenter;
+        let travel = latency(&self.spec, &mut self.network, backend.spec.datacenter, to);
+        let answer = Event::Probed { stack, member, inflight: active, micros };
+        self.queue.push(self.now + travel, answer);
+    }
+}
