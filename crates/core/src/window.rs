@@ -3,7 +3,9 @@
 //! "Requests of the last two minutes" must forget smoothly: a counter that is reset every two
 //! minutes knows nothing right after the reset, and a list of every event has no bound. A
 //! [`Window`] keeps a ring of buckets and a running total; when time passes, old buckets are taken
-//! out of the total. Adding and asking cost O(1), and O(buckets) at most after a long silence.
+//! out of the total. Adding and asking cost O(1), and O(buckets) at most after a long silence. The
+//! newest bucket lies beside the total until the next one begins, so that adding touches neither
+//! the ring nor a division.
 //!
 //! The window covers its span to within one bucket: with `n` buckets, between `(n - 1)/n` and the
 //! whole of it. A timestamp from before the newest bucket (a late caller, a clock that stepped
@@ -61,15 +63,15 @@ where
 /// ```
 #[derive(Debug, Clone)]
 pub struct Window<T> {
-    bucket_nanos: u64,
-    buckets: Box<[T]>,
-    /// Number of the newest bucket, counted from the epoch.
-    newest: u64,
-    /// Where in the ring that is, and when it ends: what falls into the newest bucket, as nearly
-    /// all does, costs no division.
-    slot: usize,
+    /// When the newest bucket ends.
     ends_nanos: u64,
     total: T,
+    /// What is in the newest bucket. Its place in the ring is empty until it ends.
+    fresh: T,
+    bucket_nanos: u64,
+    /// Number of the newest bucket, counted from the epoch.
+    newest: u64,
+    buckets: Box<[T]>,
 }
 
 impl<T: Tally> Window<T> {
@@ -79,12 +81,12 @@ impl<T: Tally> Window<T> {
         let buckets = buckets.max(1);
         let bucket_nanos = (nanos(span) / buckets as u64).max(1);
         Self {
-            bucket_nanos,
-            buckets: vec![T::default(); buckets].into_boxed_slice(),
-            newest: 0,
-            slot: 0,
             ends_nanos: bucket_nanos,
             total: T::default(),
+            fresh: T::default(),
+            bucket_nanos,
+            newest: 0,
+            buckets: vec![T::default(); buckets].into_boxed_slice(),
         }
     }
 
@@ -92,7 +94,7 @@ impl<T: Tally> Window<T> {
     #[inline]
     pub fn add(&mut self, amount: T, now: Timestamp) {
         self.advance(now);
-        self.buckets[self.slot].add(amount);
+        self.fresh.add(amount);
         self.total.add(amount);
     }
 
@@ -114,6 +116,8 @@ impl<T: Tally> Window<T> {
     fn turn(&mut self, now: Timestamp) {
         let current = now.as_nanos() / self.bucket_nanos;
         let len = self.buckets.len() as u64;
+        let slot = (self.newest % len) as usize;
+        self.buckets[slot] = core::mem::take(&mut self.fresh);
         let steps = current.saturating_sub(self.newest);
         if steps >= len {
             self.buckets.fill(T::default());
@@ -125,7 +129,9 @@ impl<T: Tally> Window<T> {
             }
         }
         self.newest = self.newest.max(current);
-        self.slot = (self.newest % len) as usize;
+        // Empty, unless it is still the same bucket: at the end of time they end no more.
+        let slot = (self.newest % len) as usize;
+        self.fresh = core::mem::take(&mut self.buckets[slot]);
         self.ends_nanos = self.newest.saturating_add(1).saturating_mul(self.bucket_nanos);
     }
 }

@@ -5,6 +5,7 @@
 //! - [`world`]: clients, services that call each other, machines and the network between them.
 
 mod dice;
+mod heap;
 mod queue;
 mod slab;
 pub mod story;

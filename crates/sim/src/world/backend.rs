@@ -21,16 +21,30 @@ pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// Load reports are averages over about this long.
 const REPORT_TAU: Duration = Duration::from_secs(1);
 
-/// What protects a task.
+/// What protects a task. What only its controller looks at lies elsewhere: requests wait for every
+/// line of memory between what they need.
 #[derive(Debug)]
 struct Protection {
-    gate: Arc<AdmissionGate>,
     lane: Lane,
+    load: LoadAverage,
+    costs: CostLane,
+    control: Box<Control>,
+}
+
+#[derive(Debug)]
+struct Control {
     controller: Controller,
     signals: Signals,
-    load: LoadAverage,
     load_signal: SignalId,
-    costs: CostLane,
+}
+
+/// What a task reports is worked out from.
+#[derive(Debug)]
+struct Meters {
+    requests: Rate,
+    errors: Rate,
+    busy: Rate,
+    busy_seen: f64,
 }
 
 /// A backend task.
@@ -46,12 +60,9 @@ pub(crate) struct Backend {
     pub(crate) fails: bool,
     pub(crate) down: bool,
     protection: Option<Protection>,
-    /// Answers and errors since the last look of the controller, and their rates.
+    /// Answers and errors since the last look of the controller.
     answers: [u32; 2],
-    requests: Rate,
-    errors: Rate,
-    busy: Rate,
-    busy_seen: f64,
+    meters: Box<Meters>,
     report: LoadReport,
     /// Busy core-seconds until the last whole second.
     pub(crate) busy_written: f64,
@@ -83,17 +94,19 @@ impl Backend {
             down: false,
             protection: of.admission.as_ref().map(protect).transpose()?,
             answers: [0; 2],
-            requests: Rate::new(REPORT_TAU, now),
-            errors: Rate::new(REPORT_TAU, now),
-            busy: Rate::new(REPORT_TAU, now),
-            busy_seen: 0.0,
+            meters: Box::new(Meters {
+                requests: Rate::new(REPORT_TAU, now),
+                errors: Rate::new(REPORT_TAU, now),
+                busy: Rate::new(REPORT_TAU, now),
+                busy_seen: 0.0,
+            }),
             report: LoadReport::default(),
             busy_written: 0.0,
         })
     }
 
     pub(crate) fn gate(&self) -> Option<&Arc<AdmissionGate>> {
-        self.protection.as_ref().map(|p| &p.gate)
+        self.protection.as_ref().map(|p| p.lane.gate())
     }
 
     /// An attempt has arrived.
@@ -147,29 +160,31 @@ impl Backend {
     #[inline]
     pub(crate) fn sample(&mut self, now: Timestamp) {
         if let Some(protection) = &mut self.protection {
-            let active = self.cpu.active() as u64;
-            let smoothed = protection.load.record(active, now);
-            let instant = active as f64 / self.spec.cores;
-            protection.signals.record_smoothed(protection.load_signal, smoothed, instant, now);
+            protection.load.record(self.cpu.active() as u64, now);
         }
     }
 
     pub(crate) fn tick(&mut self, now: Timestamp) {
-        self.sample(now);
         let busy = self.cpu.busy(now);
-        self.busy.add_since_last((busy - self.busy_seen).max(0.0), now);
-        self.busy_seen = busy;
+        let meters = &mut *self.meters;
+        meters.busy.add_since_last((busy - meters.busy_seen).max(0.0), now);
+        meters.busy_seen = busy;
         let [answers, errors] = core::mem::take(&mut self.answers);
-        self.requests.add_since_last(answers.into(), now);
-        self.errors.add_since_last(errors.into(), now);
+        meters.requests.add_since_last(answers.into(), now);
+        meters.errors.add_since_last(errors.into(), now);
         self.report = LoadReport {
-            rps: self.requests.per_second(now),
-            eps: self.errors.per_second(now),
-            cpu_utilization: self.busy.per_second(now) / self.spec.cores,
+            rps: meters.requests.per_second(now),
+            eps: meters.errors.per_second(now),
+            cpu_utilization: meters.busy.per_second(now) / self.spec.cores,
             ..LoadReport::default()
         };
-        if let Some(p) = &mut self.protection {
-            p.controller.tick(&p.gate, p.signals.reading(now), now);
+        if let Some(protection) = &mut self.protection {
+            let Protection { lane, load, control, .. } = protection;
+            let active = self.cpu.active() as u64;
+            let (smoothed, instant) = (load.record(active, now), active as f64 / self.spec.cores);
+            let signals = &mut control.signals;
+            signals.record_smoothed(control.load_signal, smoothed, instant, now);
+            control.controller.tick(lane.gate(), signals.reading(now), now);
         }
     }
 
@@ -198,12 +213,13 @@ impl Protection {
         let attempts = AttemptsConfig::default();
         Ok(Self {
             lane: gate.lane(),
-            controller: Controller::new(admission.shed.clone(), attempts, &gate, now),
-            signals,
             load: LoadAverage::new(admission.load_tau, cores, now)?,
-            load_signal,
             costs: CostTable::new(4 * customers.max(1), guess).lane(),
-            gate,
+            control: Box::new(Control {
+                controller: Controller::new(admission.shed.clone(), attempts, &gate, now),
+                signals,
+                load_signal,
+            }),
         })
     }
 }
