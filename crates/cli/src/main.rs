@@ -1,6 +1,7 @@
 //! The command line of tidegate.
 
 mod demo;
+mod sim;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write as _};
@@ -23,6 +24,25 @@ enum Command {
     /// Runs in virtual time: the decisions are those of tidegate-core, the machine and its callers
     /// are simulated. The same arguments print the same bytes.
     Demo(demo::Options),
+    /// Run scenarios in virtual time and check that they show what they should
+    ///
+    /// A scenario is a YAML file that tells a story of overload and names what must come of it. Exit
+    /// code 0 if all checks pass, 1 if one fails, 2 if a file is refused; nothing runs then.
+    Sim(sim::Options),
+}
+
+/// What a command leaves behind.
+#[derive(Debug, Default)]
+struct Ending {
+    out: String,
+    err: String,
+    code: u8,
+}
+
+impl From<String> for Ending {
+    fn from(out: String) -> Self {
+        Self { out, ..Self::default() }
+    }
 }
 
 /// What went wrong, and what to do about it. Arguments that make no sense are clap's, with exit
@@ -36,10 +56,14 @@ struct Failure {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Demo(options) => demo::run(&options),
+        Command::Demo(options) => demo::run(&options).map(Ending::from),
+        Command::Sim(options) => sim::run(&options),
     };
-    match outcome.and_then(|text| print(&text)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match outcome.and_then(|ending| print(&ending.out).map(|()| ending)) {
+        Ok(ending) => {
+            let _ = io::stderr().write_all(ending.err.as_bytes());
+            ExitCode::from(ending.code)
+        }
         Err(Failure { what, why, next }) => {
             // If nobody reads that either, the exit code has to do.
             let _ = writeln!(io::stderr(), "error: {what}\n  why:  {why}\n  next: {next}");

@@ -2,11 +2,13 @@
 //! code; the same seed gives the same run, to the byte.
 //!
 //! - [`story`]: one backend task, offered more or less than it can do, phase by phase;
-//! - [`world`]: clients, services that call each other, machines and the network between them.
+//! - [`world`]: clients, services that call each other, machines and the network between them;
+//! - [`scenario`]: files that tell a story of such a world and say what it must show.
 
 mod dice;
 mod heap;
 mod queue;
+pub mod scenario;
 mod slab;
 pub mod story;
 pub mod task;

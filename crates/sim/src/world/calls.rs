@@ -1,7 +1,7 @@
 //! A call: from somebody's wish to the answer, or to the moment when nobody waits any more.
 
 use super::stack::Fate;
-use super::{Call, Event, Parent, Reply, World, latency};
+use super::{Call, Event, Parent, Reply, World, group_of, latency};
 use crate::slab::Key;
 use tidegate_core::balance::BackendId;
 use tidegate_core::decision::Advice;
@@ -37,8 +37,9 @@ impl World {
 
     /// A call is sent again, perhaps to another datacenter.
     pub(super) fn again(&mut self, key: Key) {
-        if let Some(&mut Call { parent: Parent::Group(group), stack, .. }) = self.calls.get_mut(key)
-        {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let stack = call.stack;
+        if let Some(group) = group_of(call.parent, &mut self.items) {
             let stack = self.place_again(group, stack);
             if let Some(call) = self.calls.get_mut(key) {
                 call.stack = stack;
@@ -53,7 +54,7 @@ impl World {
         let stack = &mut self.stacks[call.stack as usize];
         let datacenter = stack.datacenter;
         if !stack.allows(call.criticality, self.now, &mut self.decisions) {
-            if let Parent::Group(group) = call.parent {
+            if let Some(group) = group_of(call.parent, &mut self.items) {
                 self.record.client(group as usize, self.now).throttled += 1;
             }
             return self.end(key, Reply::DontRetry);
@@ -65,7 +66,7 @@ impl World {
         (call.member, call.backend) = (member, backend);
         let attempt = call.attempt;
         let timeout = stack.attempt_timeout.map(|t| (self.now + t).min(call.deadline));
-        if let Parent::Group(group) = call.parent {
+        if let Some(group) = group_of(call.parent, &mut self.items) {
             self.record.client(group as usize, self.now).attempts += 1;
         }
         let (deadline, way) = (call.deadline, call.stack);
@@ -144,29 +145,29 @@ impl World {
     pub(super) fn end(&mut self, key: Key, reply: Reply) {
         let Some(call) = self.calls.remove(key) else { return };
         self.inflight -= 1;
+        let good = matches!(reply, Reply::Ok | Reply::Degraded);
         match call.parent {
-            Parent::Group(group) => self.answered(group, &call, reply),
-            Parent::Job(job) => match reply {
-                Reply::Ok | Reply::Degraded => self.proceed(job),
-                _ => self.without(job, reply),
-            },
+            Parent::Group(group) => {
+                self.answered(group, &call, reply);
+            }
+            Parent::Job(job) if good => self.part(job),
+            Parent::Job(job) => self.without(job, reply),
+            Parent::Worker { group, worker } => {
+                let good = self.answered(group, &call, reply);
+                self.worked(group, worker, good, None);
+            }
+            Parent::Item(item) => self.returned(item, reply),
         }
     }
 
-    fn answered(&mut self, group: u32, call: &Call, reply: Reply) {
+    /// A group has its answer. Whether it is one, and in time.
+    fn answered(&mut self, group: u32, call: &Call, reply: Reply) -> bool {
         let good = matches!(reply, Reply::Ok | Reply::Degraded) && self.now <= call.deadline;
-        if !good {
-            return;
+        if good {
+            let (group, degraded) = (group as usize, reply == Reply::Degraded);
+            let (customer, asked) = (call.customer.index(), call.asked);
+            self.record.answer(group, call.criticality, customer, asked, degraded, self.now);
         }
-        let group = group as usize;
-        let bin = self.record.client(group, self.now);
-        bin.answers += 1;
-        bin.degraded += u32::from(reply == Reply::Degraded);
-        let asked = self.record.client(group, call.asked);
-        asked.served[call.criticality.index()] += 1;
-        if let Some(counts) = asked.customers.get_mut(call.customer.index()) {
-            counts[1] += 1;
-        }
-        self.record.latency(group, call.asked, self.now.since(call.asked));
+        good
     }
 }

@@ -3,7 +3,6 @@
 use super::spec::Change;
 use super::stack::Stand;
 use super::{Event, Factors, Reply, World};
-use crate::dice;
 use crate::slab::Key;
 use core::time::Duration;
 use tidegate_core::Timestamp;
@@ -24,11 +23,7 @@ impl World {
                 let group = &mut self.groups[client];
                 group.version += 1;
                 group.rate = rate;
-                if rate > 0.0 {
-                    let next = dice::exponential(1.0 / rate, &mut self.arrivals);
-                    let ask = Event::Ask { group: client as u32, version: group.version };
-                    self.queue.push(self.now + next, ask);
-                }
+                self.start_asking(client as u32);
             }
             Change::Speed { service, tasks, factor } => {
                 self.each(service, tasks, |world, number| {
@@ -53,7 +48,9 @@ impl World {
             Change::DatacenterSpeed { datacenter, factor } => {
                 self.set_datacenter_speed(datacenter, factor);
             }
-            _ => {}
+            Change::Doorman { server, lost } => self.doorman_lost(server, lost),
+            Change::DoormanElection { server } => self.doorman_election(server),
+            Change::DoormanCapacity { server, capacity } => self.doorman_capacity(server, capacity),
         }
     }
 

@@ -7,6 +7,7 @@
 
 use super::{Event, World};
 use core::time::Duration;
+use std::collections::BTreeMap;
 use tidegate_core::CostRate;
 use tidegate_core::spillover::{Datacenter, DatacenterId, Demand, LocationId, PickTable};
 use tidegate_core::spillover::{Resources, Spillover};
@@ -34,6 +35,8 @@ pub(super) struct Planner {
     pub(super) jobs: u64,
     /// Seconds of CPU time that a request costs.
     cost: f64,
+    /// Which datacenters have tasks.
+    has: Vec<bool>,
     /// By datacenter: what was planned to be there, and how busy it had been by then.
     planned: Vec<CostRate>,
     busy: Vec<f64>,
@@ -63,6 +66,7 @@ impl World {
                 work: Duration::ZERO,
                 jobs: 0,
                 cost: of.work.mean(),
+                has: (0..places).map(|p| of.tasks.iter().any(|t| t.datacenter == p)).collect(),
                 planned: vec![CostRate::ZERO; places],
                 busy: vec![0.0; places],
             });
@@ -98,8 +102,8 @@ impl World {
 
         let seconds = spec.every.as_secs_f64();
         let started = self.now.as_nanos() > 0;
-        let mut groups = Vec::new();
-        let mut demands = Vec::new();
+        // Groups in one datacenter are one location: who is placed first must not depend on names.
+        let mut locations: BTreeMap<usize, (f64, Vec<usize>)> = BTreeMap::new();
         for (number, group) in self.groups.iter_mut().enumerate() {
             let client = &self.spec.clients[number];
             let Some(spread) = group.spread.as_mut().filter(|_| client.service == index) else {
@@ -109,15 +113,23 @@ impl World {
             if started {
                 spread.rate += NEWEST * (asked - spread.rate);
             }
-            let distance = |to: usize| {
-                let row = self.spec.distance.get(client.datacenter);
-                row.and_then(|row| row.get(to)).copied().unwrap_or_default() * 2
-            };
-            let reach = spread.places.iter().map(|&to| (DatacenterId(to as u32), distance(to)));
-            let needs = Resources::cpu(cpus(spread.rate * planner.cost));
-            demands.push(Demand::new(LocationId(number as u32), needs, reach.collect()));
+            let (rate, groups) = locations.entry(client.datacenter).or_default();
+            *rate += spread.rate;
             groups.push(number);
         }
+        let places: Vec<usize> = (0..planner.planned.len()).filter(|&p| planner.has[p]).collect();
+        let demands: Vec<Demand> = locations
+            .iter()
+            .map(|(&from, (rate, _))| {
+                let distance = |to: usize| {
+                    let row = self.spec.distance.get(from);
+                    row.and_then(|row| row.get(to)).copied().unwrap_or_default() * 2
+                };
+                let reach = places.iter().map(|&to| (DatacenterId(to as u32), distance(to)));
+                let needs = Resources::cpu(cpus(rate * planner.cost));
+                Demand::new(LocationId(from as u32), needs, reach.collect())
+            })
+            .collect();
 
         let mut capacity = vec![0.0; planner.planned.len()];
         let mut busy = vec![0.0; planner.planned.len()];
@@ -148,13 +160,15 @@ impl World {
         planner.busy = busy;
         planner.planned.fill(CostRate::ZERO);
         let plan = planner.spillover.plan(&demands, &datacenters, self.now);
-        for (number, assignment) in groups.into_iter().zip(plan) {
+        for (assignment, (_, groups)) in plan.iter().zip(locations.into_values()) {
             for (place, rate) in &assignment.placed {
                 let sum = &mut planner.planned[place.0 as usize];
                 *sum = *sum + *rate;
             }
-            if let Some(spread) = &mut self.groups[number].spread {
-                spread.table = assignment.table();
+            for number in groups {
+                if let Some(spread) = &mut self.groups[number].spread {
+                    spread.table = assignment.table();
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::backend::Welcome;
 use super::record::column;
-use super::{Event, Job, Parent, Reply, World, latency};
+use super::{Event, Job, Parent, Reply, World, group_of, latency};
 use crate::slab::Key;
 use tidegate_core::Timestamp;
 use tidegate_core::decision::{Advice, Reason};
@@ -17,7 +17,7 @@ impl World {
             return;
         };
         let (criticality, customer, deadline) = (call.criticality, call.customer, call.deadline);
-        let number = call.backend;
+        let (number, parent) = (call.backend, call.parent);
         let backend = &mut self.backends[number as usize];
         let service = backend.service;
         let bin = self.record.service(service, self.now);
@@ -53,7 +53,10 @@ impl World {
             }
             Welcome::Admitted { permit, degrade } => {
                 bin.admitted += 1;
-                let full = of.work.draw(&mut self.machines).mul_f64(self.cost_factor[service]);
+                let group = group_of(parent, &mut self.items);
+                let own = group.and_then(|group| self.spec.clients[group as usize].work.as_ref());
+                let spread = own.unwrap_or(&of.work);
+                let full = spread.draw(&mut self.machines).mul_f64(self.cost_factor[service]);
                 let share = of.degraded.filter(|_| degrade);
                 let work = share.map_or(full, |share| full.mul_f64(share));
                 let job = self.jobs.insert(Job {
@@ -67,6 +70,7 @@ impl World {
                     work,
                     degraded: share.is_some(),
                     next: 0,
+                    pending: 0,
                 });
                 let backend = &mut self.backends[number as usize];
                 backend.cpu.start(job.to_bits(), work, now);
@@ -109,15 +113,32 @@ impl World {
         if backend.down {
             return self.done(key, Reply::Gone);
         }
-        let service = backend.service;
-        if usize::from(job.next) < self.spec.services[service].calls.len() {
+        if let Some(call) = self.spec.services[backend.service].calls.get(usize::from(job.next)) {
             let stack = self.own_stacks[job.backend as usize] + u32::from(job.next);
+            let fanout = call.fanout.max(1);
             job.next += 1;
+            job.pending = fanout;
             let (criticality, customer, deadline) = (job.criticality, job.customer, job.deadline);
-            return self.call(Parent::Job(key), stack, criticality, customer, deadline);
+            for _ in 0..fanout {
+                self.call(Parent::Job(key), stack, criticality, customer, deadline);
+                // A call that was refused at once may have been the end of it.
+                if fanout > 1 && self.jobs.get_mut(key).is_none() {
+                    break;
+                }
+            }
+            return;
         }
         let reply = if job.degraded { Reply::Degraded } else { Reply::Ok };
         self.done(key, reply);
+    }
+
+    /// One of the calls that a job waits for has ended well, or can be done without.
+    pub(super) fn part(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        job.pending = job.pending.saturating_sub(1);
+        if job.pending == 0 {
+            self.proceed(key);
+        }
     }
 
     /// A job ends with an answer.
@@ -169,7 +190,7 @@ impl World {
         let service = backend.service;
         if self.spec.services[service].degraded.is_some() {
             job.degraded = true;
-            return self.proceed(key);
+            return self.part(key);
         }
         let reply = if reply == Reply::Failed { Reply::Failed } else { Reply::DontRetry };
         self.done(key, reply);

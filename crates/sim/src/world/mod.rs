@@ -7,11 +7,14 @@
 //! Every decision is `tidegate-core`'s; the world only carries messages and shares CPUs.
 
 pub(crate) mod backend;
+mod batch;
 mod calls;
 mod changes;
 mod connections;
 pub mod cpu;
 mod datacenters;
+mod doorman;
+mod envoy;
 mod jobs;
 mod quota;
 pub mod record;
@@ -24,12 +27,14 @@ use crate::dice;
 use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
 use backend::{Backend, TICK};
+use batch::{Batch, Item};
 use connections::Connections;
 use core::time::Duration;
 use datacenters::{Planner, Spread};
+use doorman::Tenant;
 use quota::{QuotaServer, RequestLimits};
 use record::Record;
-use spec::{WorldError, WorldSpec};
+use spec::{Arrivals, WorldError, WorldSpec};
 use stack::{Fate, Stack};
 use tidegate_core::admission::Permit;
 use tidegate_core::balance::BackendId;
@@ -41,6 +46,23 @@ use tidegate_core::{Criticality, CustomerId, Timestamp};
 enum Parent {
     Group(u32),
     Job(Key),
+    /// A worker of a batch job.
+    Worker {
+        group: u32,
+        worker: u32,
+    },
+    /// A batch proxy, for a worker.
+    Item(Key),
+}
+
+/// The group of clients that a call was made for, unless it is a service's own.
+#[inline]
+fn group_of(parent: Parent, items: &mut Slab<Item>) -> Option<u32> {
+    match parent {
+        Parent::Group(group) | Parent::Worker { group, .. } => Some(group),
+        Parent::Job(_) => None,
+        Parent::Item(key) => items.get_mut(key).map(|item| item.group),
+    }
 }
 
 #[derive(Debug)]
@@ -69,6 +91,8 @@ struct Job {
     degraded: bool,
     /// The next of the service's calls.
     next: u8,
+    /// Calls that it waits for.
+    pending: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -148,6 +172,34 @@ enum Event {
         stack: u32,
         member: u32,
     },
+    /// A batch job starts; a worker asks; its work reaches a proxy, is let go, and comes back.
+    BatchStart {
+        group: u32,
+    },
+    Work {
+        group: u32,
+        worker: u32,
+    },
+    Offer {
+        item: Key,
+    },
+    Pump {
+        group: u32,
+        proxy: u32,
+    },
+    Told {
+        item: Key,
+        reply: Reply,
+    },
+    /// A client asks for a lease, and hears of it.
+    Lease {
+        group: u32,
+        task: u32,
+    },
+    Leased {
+        group: u32,
+        task: u32,
+    },
     /// A service's traffic is divided among datacenters.
     Plan {
         service: u32,
@@ -181,6 +233,9 @@ struct Group {
     rate: f64,
     version: u32,
     spread: Option<Spread>,
+    batch: Option<Box<Batch>>,
+    /// Its tasks as clients of a server of leases.
+    tenants: Vec<Tenant>,
 }
 
 /// Shares of its speed that a task has.
@@ -199,6 +254,7 @@ pub struct World {
     queue: EventQueue<Event>,
     calls: Slab<Call>,
     jobs: Slab<Job>,
+    items: Slab<Item>,
     backends: Vec<Backend>,
     /// The number of each service's first backend.
     firsts: Vec<u32>,
@@ -207,6 +263,7 @@ pub struct World {
     own_stacks: Vec<u32>,
     groups: Vec<Group>,
     quota: Option<Box<QuotaServer>>,
+    doormen: Vec<doorman::Server>,
     /// By service.
     connections: Vec<Option<Box<Connections>>>,
     planners: Vec<Option<Planner>>,
@@ -234,12 +291,14 @@ impl World {
             queue: EventQueue::new(),
             calls: Slab::new(),
             jobs: Slab::new(),
+            items: Slab::new(),
             backends: Vec::new(),
             firsts: Vec::new(),
             stacks: Vec::new(),
             own_stacks: Vec::new(),
             groups: Vec::new(),
             quota: None,
+            doormen: Vec::new(),
             connections: Vec::new(),
             planners: Vec::new(),
             factors: Vec::new(),
@@ -258,6 +317,8 @@ impl World {
         world.make_stacks()?;
         world.make_planners();
         world.make_connections()?;
+        world.make_batches()?;
+        world.make_doormen()?;
         for (index, (at, _)) in world.spec.changes.iter().enumerate() {
             world.queue.push(*at, Event::Change { index: index as u32 });
         }
@@ -290,25 +351,33 @@ impl World {
     }
 
     fn make_stacks(&mut self) -> Result<(), WorldError> {
+        let mut starts = Vec::new();
         for (group, client) in self.spec.clients.iter().enumerate() {
             let first_stack = self.stacks.len() as u32;
             let places = self.places(client.service);
-            for task in 0..client.tasks {
-                for place in
-                    places.iter().flatten().map(Some).chain(places.is_none().then_some(None))
-                {
-                    let members = self.members(client.service, place.copied());
+            // The workers of a batch proxy have no way of their own.
+            let proxy = client.batch.as_ref().and_then(|batch| batch.proxy);
+            for task in 0..proxy.map_or(client.tasks, |proxy| proxy.tasks.max(1)) {
+                let everywhere = places.is_none().then_some(None);
+                for place in places.iter().flatten().map(|&place| Some(place)).chain(everywhere) {
+                    let members = self.members(client.service, place);
                     let (from, to) = (client.datacenter, client.service);
                     self.stacks.push(Stack::new(&client.stack, from, to, task.into(), members)?);
                 }
             }
-            self.groups.push(Group { first_stack, rate: 0.0, version: 0, spread: None });
-            let first = dice::exponential(1.0 / client.rate, &mut self.arrivals);
-            self.groups[group].rate = client.rate;
-            if client.rate > 0.0 {
-                let ask = Event::Ask { group: group as u32, version: 0 };
-                self.queue.push(Timestamp::ZERO + first, ask);
-            }
+            let rate = if client.batch.is_some() { 0.0 } else { client.rate };
+            self.groups.push(Group {
+                first_stack,
+                rate,
+                version: 0,
+                spread: None,
+                batch: None,
+                tenants: Vec::new(),
+            });
+            starts.push(group as u32);
+        }
+        for group in starts {
+            self.start_asking(group);
         }
         for number in 0..self.backends.len() {
             let backend = &self.backends[number];
@@ -371,10 +440,40 @@ impl World {
             Event::Open { stack, member } => self.open_early(stack, member),
             Event::Idle { stack, member } => self.idle(stack, member),
             Event::Health { stack, member } => self.health(stack, member),
+            Event::BatchStart { group } => self.batch_start(group),
+            Event::Work { group, worker } => self.work(group, worker),
+            Event::Offer { item } => self.offer(item),
+            Event::Pump { group, proxy } => self.pump(group, proxy),
+            Event::Told { item, reply } => self.told(item, reply),
+            Event::Lease { group, task } => self.lease(group, task),
+            Event::Leased { group, task } => self.leased(group, task),
             Event::Plan { service } => self.plan(service),
             Event::Change { index } => self.change(index as usize),
             Event::Step { index, step } => self.step(index, step),
             Event::Second => self.second(),
+        }
+    }
+
+    /// A group asks from now on, at the rate that it has.
+    fn start_asking(&mut self, group: u32) {
+        let state = &self.groups[group as usize];
+        if state.rate > 0.0 && self.spec.clients[group as usize].batch.is_none() {
+            let ask = Event::Ask { group, version: state.version };
+            let mut first = self.pause(group);
+            if self.spec.clients[group as usize].arrivals == Arrivals::Even {
+                first = first.mul_f64(self.arrivals.unit());
+            }
+            self.queue.push(self.now + first, ask);
+        }
+    }
+
+    /// How long it is from one ask of a group to the next.
+    fn pause(&mut self, group: u32) -> Duration {
+        let client = &self.spec.clients[group as usize];
+        let mean = f64::from(client.burst.max(1)) / self.groups[group as usize].rate;
+        match client.arrivals {
+            Arrivals::Poisson => dice::exponential(mean, &mut self.arrivals),
+            Arrivals::Even => dice::seconds(mean),
         }
     }
 
@@ -383,19 +482,29 @@ impl World {
         if state.version != version || state.rate <= 0.0 {
             return;
         }
-        let next = dice::exponential(1.0 / state.rate, &mut self.arrivals);
+        let next = self.pause(group);
         self.queue.push(self.now + next, Event::Ask { group, version });
-
         let client = &self.spec.clients[group as usize];
+        let burst = client.burst;
         let task = self.arrivals.below(client.tasks.into()) as u32;
+        self.request(group, task);
+        for _ in 1..burst {
+            self.request(group, task);
+        }
+    }
+
+    /// A task of a group makes a request.
+    fn request(&mut self, group: u32, task: u32) {
+        let client = &self.spec.clients[group as usize];
         let criticality = Criticality::ALL[choose(&client.mix, &mut self.arrivals)];
         let customer = choose(&client.customers, &mut self.arrivals);
         let deadline = self.now + client.deadline;
-        self.record.requests += 1;
-        let bin = self.record.client(group as usize, self.now);
-        bin.offered[criticality.index()] += 1;
-        if let Some(counts) = bin.customers.get_mut(customer) {
-            counts[0] += 1;
+        self.record.ask(group as usize, criticality, customer, self.now);
+        if let Some(tenant) = self.groups[group as usize].tenants.get_mut(task as usize)
+            && !tenant.allows(self.now)
+        {
+            self.record.client(group as usize, self.now).throttled += 1;
+            return;
         }
         let customer = CustomerId(customer as u32);
         let Some(stack) = self.place(group, task, true) else {
@@ -414,6 +523,8 @@ impl World {
         }
         self.quota_second();
         self.connection_second();
+        self.batch_second();
+        self.doorman_second();
         self.queue.push(self.now + Duration::from_secs(1), Event::Second);
     }
 }

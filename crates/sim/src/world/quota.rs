@@ -17,6 +17,9 @@ use tidegate_core::quota::UsageMeter;
 use tidegate_core::rng::Rng;
 use tidegate_core::{CostRate, CustomerId, Timestamp};
 
+/// How long the first leader has led after it learned: several reports of every task.
+const WARM_UP: Duration = Duration::from_secs(10);
+
 /// What travels between tasks and the server.
 #[derive(Debug)]
 enum Letter {
@@ -59,6 +62,7 @@ struct Held {
 /// A task's end of its stream.
 #[derive(Debug)]
 struct Member {
+    service: usize,
     id: Option<TaskId>,
     broken: bool,
     acked: Option<Generation>,
@@ -90,10 +94,59 @@ pub(super) struct QuotaServer {
 }
 
 impl QuotaServer {
-    /// The server's clock runs ahead by the time that a new leader learns, so that the first one
-    /// has learned all there was.
+    /// The server's clock runs ahead by what happened before the world began.
     fn clock(&self, now: Timestamp) -> Timestamp {
-        now + self.spec.fleet.learning
+        now + self.spec.fleet.learning + WARM_UP
+    }
+
+    /// What happened before the world began: the first leader learned that everyone has an equal
+    /// part of every limit, and granted that much to those who use it all.
+    fn warm_up(&mut self) {
+        let Self { spec, books, members, scratch, .. } = self;
+        let mut clock = Timestamp::ZERO;
+        let end = clock + spec.fleet.learning + WARM_UP;
+        while clock < end {
+            for (number, member) in members.iter_mut().enumerate() {
+                let Some(member) = member else { continue };
+                let Some(book) = &mut books[member.service] else { continue };
+                let id = match member.id {
+                    Some(id) => id,
+                    None => match book.fleet.join(&format!("t{number}"), 1, clock) {
+                        Ok(id) => id,
+                        Err(_) => continue,
+                    },
+                };
+                member.id = Some(id);
+                book.backends.insert(id, number as u32);
+                let usage = |(customer, held): (usize, &Held)| {
+                    let part = held.grant.holds(Timestamp::ZERO);
+                    // Of the lowest criticality, which counts towards the limits of all: caps of
+                    // levels that nobody wants anything of would be low.
+                    let mut wants = [CostRate::ZERO; 4];
+                    wants[0] = if part.whole() == CostRate::MAX { wants[0] } else { part.whole() };
+                    let customer = CustomerId(customer as u32);
+                    Usage { customer, used: wants, demand: wants, has: Some(part) }
+                };
+                let usages: Vec<Usage> = member.held.iter().enumerate().map(usage).collect();
+                let _ = book.fleet.report(id, member.acked, &usages, clock);
+            }
+            for book in books.iter_mut().flatten() {
+                book.fleet.tick(clock, scratch);
+                for change in scratch.drain(..) {
+                    let number = book.backends.get(&change.task).copied();
+                    let member = number.and_then(|n| members[n as usize].as_mut());
+                    let Some(member) = member else { continue };
+                    let Change { customer, generation, limits, safe, revoked, .. } = change;
+                    let zero = Timestamp::ZERO;
+                    if let Some(held) = member.held.get_mut(customer.index()) {
+                        held.grant.grant(generation, limits, safe, zero, zero);
+                        held.revoked = revoked;
+                    }
+                    member.acked = member.acked.max(Some(generation));
+                }
+            }
+            clock = clock + spec.report_every;
+        }
     }
 
     fn book(&self, since: Timestamp) -> Result<Book, WorldError> {
@@ -148,15 +201,20 @@ impl World {
             let member = self.quota_member(&server, number, true);
             if member.is_some() {
                 let every = server.spec.report_every.as_nanos() as u64;
-                let offset = Duration::from_nanos(self.machines.below(every));
+                // The first report is of a whole interval: a rate over less says little.
+                let first = Duration::from_nanos(every + self.machines.below(every));
                 let report = Event::Report { backend: number as u32 };
-                self.queue.push(Timestamp::ZERO + offset, report);
+                self.queue.push(Timestamp::ZERO + first, report);
             }
             server.members.push(member);
         }
+        server.warm_up();
         self.queue.push(Timestamp::ZERO + server.spec.round_every, Event::QuotaRound);
         self.record.quota = vec![Vec::new(); server.limits.len()];
         self.quota = Some(Box::new(server));
+        for number in 0..self.backends.len() {
+            self.enforce(number as u32);
+        }
         Ok(())
     }
 
@@ -186,6 +244,7 @@ impl World {
             Held { grant, enforced, revoked: !known }
         };
         Some(Member {
+            service: backend.service,
             id: None,
             broken: false,
             acked: None,

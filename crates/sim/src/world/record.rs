@@ -31,7 +31,7 @@ impl Latencies {
         self.0[(bucket as usize).min(LATENCY_BUCKETS - 1)] += 1;
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
             *mine += theirs;
         }
@@ -119,6 +119,30 @@ pub struct ConnectionSecond {
     pub cpu: f32,
 }
 
+/// One second of a batch job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchSecond {
+    /// Requests answered so far.
+    pub done: u32,
+    /// Workers that have not finished.
+    pub workers_left: u32,
+    /// Requests that wait in proxies.
+    pub queued: u32,
+    /// Requests that proxies have sent on.
+    pub outstanding: u32,
+}
+
+/// One second of a server of leases, in requests a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DoormanSecond {
+    /// What there is.
+    pub capacity: f32,
+    /// What clients hold in leases that have not ended.
+    pub leased: f32,
+    /// What they want.
+    pub wanted: f32,
+}
+
 /// Everything that was written down.
 #[derive(Debug)]
 pub struct Record {
@@ -137,6 +161,12 @@ pub struct Record {
     pub sent_to: Vec<Vec<Vec<u32>>>,
     /// By customer, then by second; empty without a quota server.
     pub quota: Vec<Vec<QuotaSecond>>,
+    /// By group, then by second; empty for groups that are no batch jobs.
+    pub batch: Vec<Vec<BatchSecond>>,
+    /// By group: when a batch job was done.
+    pub batch_finished: Vec<Option<Timestamp>>,
+    /// By server of leases, then by second.
+    pub doormen: Vec<Vec<DoormanSecond>>,
     /// Events that the world went through.
     pub events: u64,
     /// Requests that it saw.
@@ -163,6 +193,9 @@ impl Record {
             connections: vec![Vec::new(); services.len()],
             sent_to: vec![Vec::new(); clients],
             quota: Vec::new(),
+            batch: vec![Vec::new(); clients],
+            batch_finished: vec![None; clients],
+            doormen: Vec::new(),
             events: 0,
             requests: 0,
             inflight_max: 0,
@@ -173,6 +206,45 @@ impl Record {
     pub(crate) fn client(&mut self, group: usize, at: Timestamp) -> &mut ClientBin {
         let last = self.clients[group].len() - 1;
         &mut self.clients[group][bin(at).min(last)]
+    }
+
+    /// A group makes a request.
+    #[inline]
+    pub(crate) fn ask(
+        &mut self,
+        group: usize,
+        criticality: Criticality,
+        customer: usize,
+        now: Timestamp,
+    ) {
+        self.requests += 1;
+        let bin = self.client(group, now);
+        bin.offered[criticality.index()] += 1;
+        if let Some(counts) = bin.customers.get_mut(customer) {
+            counts[0] += 1;
+        }
+    }
+
+    /// A request that was `asked` then is answered in time.
+    #[inline]
+    pub(crate) fn answer(
+        &mut self,
+        group: usize,
+        criticality: Criticality,
+        customer: usize,
+        asked: Timestamp,
+        degraded: bool,
+        now: Timestamp,
+    ) {
+        let bin = self.client(group, now);
+        bin.answers += 1;
+        bin.degraded += u32::from(degraded);
+        let bin = self.client(group, asked);
+        bin.served[criticality.index()] += 1;
+        if let Some(counts) = bin.customers.get_mut(customer) {
+            counts[1] += 1;
+        }
+        self.latency(group, asked, now.since(asked));
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! What a client does before a request leaves it and after it comes back.
 
 use super::connections::Link;
+use super::envoy::EnvoyThrottle;
 use super::spec::{BalanceSpec, RetrySpec, StackSpec};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -28,6 +29,7 @@ pub(crate) struct Stack {
     /// The way to each of them; none where connections cost nothing.
     pub(crate) links: Vec<Link>,
     throttle: Option<Throttle>,
+    envoy: Option<EnvoyThrottle>,
     retries: RetrySpec,
     budget: Option<RetryBudget>,
 }
@@ -89,6 +91,7 @@ impl Stack {
             members,
             links: Vec::new(),
             throttle: spec.throttle.map(Throttle::new),
+            envoy: spec.envoy_throttle.map(EnvoyThrottle::new),
             retries: spec.retries,
             budget: match spec.retries {
                 RetrySpec::Budget(config) => Some(RetryBudget::new(config)),
@@ -123,6 +126,7 @@ impl Stack {
         rng: &mut impl Rng,
     ) -> bool {
         self.throttle.as_mut().is_none_or(|t| t.decide(criticality, now, rng).is_ok())
+            && self.envoy.as_mut().is_none_or(|t| t.allows(now, rng))
     }
 
     /// Chooses a task: the member and its number in the world.
@@ -171,6 +175,9 @@ impl Stack {
         };
         if let Some(throttle) = &mut self.throttle {
             throttle.on_response(criticality, throttled, now);
+        }
+        if let Some(throttle) = &mut self.envoy {
+            throttle.on_response(fate == Fate::Answered, now);
         }
         self.policy.on_complete(member, balanced, now);
         if let Some(link) = self.links.get_mut(member.0 as usize) {

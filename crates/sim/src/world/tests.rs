@@ -1,5 +1,8 @@
+mod asking;
+mod batch;
 mod connections;
 mod datacenters;
+mod doorman;
 mod quota;
 mod restart;
 
@@ -102,6 +105,88 @@ fn the_same_seed_is_the_same_world() {
     let mut other = spec();
     other.seed += 1;
     assert_ne!(a.events, run(other).events);
+}
+
+/// A world with every part in it at once.
+fn everything() -> WorldSpec {
+    let mut spec = world(vec![service(6, true), service(3, true)], 1.5, StackSpec::default(), 20);
+    spec.distance = vec![vec![Duration::from_millis(1); 2]; 2];
+    (spec.jitter, spec.loss) = (0.3, 0.01);
+    let cpu = tidegate_core::CostRate::from_cpus(2.0).unwrap();
+    spec.customers = vec![tidegate_core::fleet::Limits::total(cpu); 2];
+    spec.quota_server = Some(QuotaServerSpec::default());
+    let front = &mut spec.services[0];
+    for (index, task) in front.tasks.iter_mut().enumerate() {
+        task.datacenter = index % 2;
+    }
+    front.spillover = Some(SpilloverSpec { measured_use: true, ..SpilloverSpec::default() });
+    front.connections = Some(ConnectionSpec::default());
+    front.qps_limits = vec![500.0, 500.0];
+    front.calls = vec![CallSpec { service: 1, fanout: 2, ..CallSpec::default() }];
+    spec.doormen = vec![DoormanSpec { capacity: 50.0, ..DoormanSpec::default() }];
+    let client = spec.clients[0].clone();
+    let group = |name: &str| ClientSpec { name: name.to_owned(), ..client.clone() };
+    let throttled = StackSpec {
+        envoy_throttle: Some(EnvoyThrottleSpec::default()),
+        throttle: Some(ThrottleConfig::default()),
+        attempt_timeout: Some(Duration::from_millis(500)),
+        retries: RetrySpec::Budget(BudgetConfig::default()),
+        ..StackSpec::default()
+    };
+    let batch = |proxy| Some(BatchSpec { proxy, requests: 5, ..BatchSpec::default() });
+    spec.clients = vec![
+        ClientSpec { stack: throttled.clone(), customers: vec![1.0, 1.0], ..group("users") },
+        ClientSpec { doorman: Some(0), rate: 100.0, ..group("leased") },
+        ClientSpec { batch: batch(None), stack: throttled, ..group("workers") },
+        ClientSpec { batch: batch(Some(BatchProxySpec::default())), ..group("proxied") },
+        ClientSpec { burst: 20, rate: 40.0, arrivals: Arrivals::Even, ..group("spiky") },
+    ];
+    let restart = Change::Restart {
+        service: 1,
+        tasks: 0..1,
+        lame_duck: Duration::from_secs(1),
+        down_for: Duration::from_secs(1),
+        cold_for: Duration::from_secs(2),
+        cold_speed: 0.5,
+    };
+    let changes = [
+        restart,
+        Change::QuotaElection,
+        Change::Datacenter { datacenter: 1, lost: true },
+        Change::DoormanElection { server: 0 },
+        Change::Datacenter { datacenter: 1, lost: false },
+        Change::QuotaServer { lost: true },
+        Change::Speed { service: 0, tasks: 0..2, factor: 0.5 },
+        Change::DatacenterSpeed { datacenter: 0, factor: 0.7 },
+        Change::Cost { service: 0, factor: 2.0 },
+    ];
+    spec.changes =
+        changes.into_iter().zip(2..).map(|(what, at)| (Timestamp::from_secs(at), what)).collect();
+    spec
+}
+
+#[test]
+fn everything_at_once_is_the_same_each_time_and_adds_up() {
+    let record = run(everything());
+    assert_eq!(format!("{record:?}"), format!("{:?}", run(everything())));
+    for (group, bins) in record.clients.iter().enumerate() {
+        let total = |what: fn(&record::ClientBin) -> u32| -> u32 { bins.iter().map(what).sum() };
+        let asked = total(|bin| bin.offered.iter().sum());
+        let served = total(|bin| bin.served.iter().sum());
+        assert_eq!(served, total(|bin| bin.answers), "{group}");
+        assert!(served > 0 && served <= asked, "{group}: {served} of {asked}");
+        assert!(total(|bin| bin.throttled + bin.unplaced) <= asked, "{group}");
+    }
+    let arrived: u32 = record.services.iter().flatten().map(|bin| bin.arrived).sum();
+    let decided: u32 = record
+        .services
+        .iter()
+        .flatten()
+        .map(|bin| bin.admitted + bin.rejected.iter().sum::<u32>())
+        .sum();
+    // The rest reached tasks that were down.
+    assert!(decided <= arrived && f64::from(decided) > 0.8 * f64::from(arrived));
+    assert!(record.inflight_max < 5_000, "{}", record.inflight_max);
 }
 
 #[test]

@@ -35,6 +35,17 @@ impl fmt::Display for WorldError {
 
 impl core::error::Error for WorldError {}
 
+impl WorldError {
+    /// What would be right.
+    pub const fn wanted(&self) -> &'static str {
+        match self {
+            Self::Number(error) => error.wanted,
+            Self::Fleet(_) => "numbers that a fleet can be run with",
+            Self::Doorman(_) => "leases that last at least until they are refreshed",
+        }
+    }
+}
+
 impl From<InvalidNumber> for WorldError {
     fn from(error: InvalidNumber) -> Self {
         Self::Number(error)

@@ -9,10 +9,10 @@ fn total(record: &Record, what: impl Fn(&ConnectionSecond) -> f64) -> f64 {
     record.connections[0].iter().map(what).sum()
 }
 
-fn drop_after(secs: u64) -> Option<IdlePolicy> {
+fn drop_after(secs: u64) -> IdlePolicy {
     let mut policy = IdlePolicy::default();
     policy.drop_after = Duration::from_secs(secs);
-    Some(policy)
+    policy
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_connection_costs_a_round_trip_and_cpu_once() {
 #[test]
 fn idle_connections_go_and_health_is_asked_for_instead() {
     let mut spec = world(vec![service(1, false)], 0.1, StackSpec::default(), 60);
-    let connections = ConnectionSpec { idle: drop_after(5), ..ConnectionSpec::default() };
+    let connections = ConnectionSpec { idle: Some(drop_after(5)), ..ConnectionSpec::default() };
     spec.services[0].connections = Some(connections);
     spec.changes = vec![(Timestamp::from_secs(20), Change::Rate { client: 0, rate: 0.0 })];
     let record = run(spec);
@@ -59,7 +59,7 @@ fn ten_thousand_idle_clients_cost_less_than_an_active_one() {
     let mut spec = world(vec![service(1, false)], 0.0, StackSpec::default(), 400);
     spec.clients[0].tasks = 10_000;
     let connections = ConnectionSpec {
-        idle: drop_after(60),
+        idle: Some(drop_after(60)),
         connect_cost: Duration::from_micros(50),
         eager: true,
         ..ConnectionSpec::default()

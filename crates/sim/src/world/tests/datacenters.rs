@@ -86,3 +86,17 @@ fn what_fits_nowhere_is_refused_at_the_source() {
     assert!((unplaced - 0.25).abs() < 0.03, "{unplaced}");
     assert_eq!(sum(&record, |bin| bin.throttled), 0.0);
 }
+
+#[test]
+fn groups_in_one_place_share_its_room() {
+    let mut spec = three(3.6, 20);
+    spec.clients[0].rate /= 2.0;
+    spec.clients.push(spec.clients[0].clone());
+    let record = run(spec);
+    for (group, bins) in record.clients.iter().enumerate() {
+        let unplaced: u32 = bins.iter().map(|bin| bin.unplaced).sum();
+        let asked: u32 = bins.iter().map(|bin| bin.offered.iter().sum::<u32>()).sum();
+        let share = f64::from(unplaced) / f64::from(asked);
+        assert!((share - 0.25).abs() < 0.03, "{group}: {share}");
+    }
+}

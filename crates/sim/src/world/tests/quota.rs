@@ -125,3 +125,19 @@ fn limits_on_requests_fail_when_requests_get_dearer() {
     let [before, after] = busy(false);
     assert!((before - 0.5).abs() < 0.03 && (after - 0.5).abs() < 0.05, "{before} {after}");
 }
+
+#[test]
+fn a_world_begins_with_a_fleet_that_works() {
+    let mut spec = skewed(Some(server()));
+    spec.clients[0].stack.subset = None;
+    let record = run(spec);
+    // What is saved up at first, a second's worth, comes on top.
+    for second in 0..10 {
+        let got = served(&record, second, second + 1);
+        assert!(got > 1.75, "{second} s: {got}");
+        let enforced = record.quota[1][second].enforced;
+        assert!((1.8..=2.01).contains(&enforced), "{second} s: {enforced}");
+    }
+    let got = served(&record, 2, 10);
+    assert!((1.85..=2.1).contains(&got), "{got}");
+}

@@ -1,0 +1,53 @@
+//! Every file in `scenarios/` shows what it says it shows, and wrong files are refused.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use tidegate_sim::scenario::Scenario;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
+}
+
+/// Runs a file with its own seed and fails with the whole verdict if a check does.
+fn shows(name: &str) {
+    let text = std::fs::read_to_string(folder().join(name)).unwrap();
+    let scenario = Scenario::parse(name, &text).unwrap_or_else(|refused| panic!("{refused}"));
+    let verdict = scenario.verdict(scenario.seed);
+    let lines: Vec<String> = verdict.iter().map(|judged| judged.line()).collect();
+    assert!(
+        verdict.iter().all(|judged| judged.passed),
+        "seed {}; again with `tidegate sim scenarios/{name}`\n{}",
+        scenario.seed,
+        lines.join("\n")
+    );
+}
+
+macro_rules! scenarios {
+    ($($test:ident: $file:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                shows($file);
+            }
+        )*
+
+        /// A file without a test would say what it likes.
+        #[test]
+        fn every_file_has_its_test() {
+            let listed: BTreeSet<&str> = [$($file),*].into();
+            let files: BTreeSet<String> = std::fs::read_dir(folder())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            assert_eq!(listed, files.iter().map(String::as_str).collect());
+        }
+    };
+}
+
+scenarios! {
+    retry_storm: "retry-storm.yaml",
+    surge: "surge.yaml",
+    uneven_machines: "uneven-machines.yaml",
+}
