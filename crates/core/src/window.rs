@@ -32,6 +32,16 @@ impl Tally for u64 {
     }
 }
 
+impl Tally for u32 {
+    fn add(&mut self, other: Self) {
+        *self = self.saturating_add(other);
+    }
+
+    fn sub(&mut self, other: Self) {
+        *self = self.saturating_sub(other);
+    }
+}
+
 impl<T: Tally, const N: usize> Tally for [T; N]
 where
     Self: Default,

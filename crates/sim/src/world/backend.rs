@@ -63,7 +63,6 @@ pub(crate) struct Backend {
     /// Answers and errors since the last look of the controller.
     answers: [u32; 2],
     meters: Box<Meters>,
-    report: LoadReport,
     /// Busy core-seconds until the last whole second.
     pub(crate) busy_written: f64,
 }
@@ -100,7 +99,6 @@ impl Backend {
                 busy: Rate::new(REPORT_TAU, now),
                 busy_seen: 0.0,
             }),
-            report: LoadReport::default(),
             busy_written: 0.0,
         })
     }
@@ -134,16 +132,15 @@ impl Backend {
         }
     }
 
-    /// An admitted attempt is done, having taken `work`.
+    /// An admitted attempt is done, having cost `cost`.
     pub(crate) fn complete(
         &mut self,
         permit: Option<Permit>,
         customer: CustomerId,
-        work: Duration,
+        cost: Cost,
         now: Timestamp,
     ) {
         if let (Some(protection), Some(permit)) = (&mut self.protection, permit) {
-            let cost = Cost::from_nanos(u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
             protection.costs.record(customer, MethodId(0), cost);
             protection.lane.complete(permit, cost, now);
         }
@@ -164,7 +161,8 @@ impl Backend {
         }
     }
 
-    pub(crate) fn tick(&mut self, now: Timestamp) {
+    /// The controller looks. Returns what goes with every answer from now on.
+    pub(crate) fn tick(&mut self, now: Timestamp) -> LoadReport {
         let busy = self.cpu.busy(now);
         let meters = &mut *self.meters;
         meters.busy.add_since_last((busy - meters.busy_seen).max(0.0), now);
@@ -172,7 +170,7 @@ impl Backend {
         let [answers, errors] = core::mem::take(&mut self.answers);
         meters.requests.add_since_last(answers.into(), now);
         meters.errors.add_since_last(errors.into(), now);
-        self.report = LoadReport {
+        let report = LoadReport {
             rps: meters.requests.per_second(now),
             eps: meters.errors.per_second(now),
             cpu_utilization: meters.busy.per_second(now) / self.spec.cores,
@@ -186,11 +184,7 @@ impl Backend {
             signals.record_smoothed(control.load_signal, smoothed, instant, now);
             control.controller.tick(lane.gate(), signals.reading(now), now);
         }
-    }
-
-    /// What goes with every answer.
-    pub(crate) fn report(&self) -> &LoadReport {
-        &self.report
+        report
     }
 }
 
