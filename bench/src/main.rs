@@ -8,6 +8,7 @@ mod admission;
 mod controllers;
 mod decisions;
 mod measure;
+mod sim;
 
 use clap::{Parser, Subcommand};
 
@@ -28,11 +29,14 @@ enum Command {
     Decisions(decisions::Options),
     /// Admission controllers beside each other, in virtual time.
     Controllers(controllers::Options),
+    /// How many requests a second the simulator runs on one core.
+    Sim(sim::Options),
 }
 
 fn main() {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
         Command::Controllers(options) => controllers::run(&options),
+        Command::Sim(options) => sim::run(&options),
     }
 }

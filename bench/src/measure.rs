@@ -41,6 +41,11 @@ impl Cpus {
         }
     }
 
+    /// Pins the calling thread to the first CPU.
+    pub(crate) fn pin_here(&mut self) {
+        self.pinned &= pin(self.nth(0));
+    }
+
     /// The CPU for the thread number `thread`.
     fn nth(&self, thread: usize) -> Option<usize> {
         self.allowed.iter().copied().cycle().nth(thread)
@@ -188,12 +193,12 @@ pub(crate) fn interleave(
 }
 
 /// CPU time of the calling thread.
-fn cpu_seconds() -> f64 {
+pub(crate) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

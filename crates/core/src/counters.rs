@@ -79,11 +79,16 @@ impl Counters {
     /// The sum of each cell over all threads, written into `totals` as far as it reaches.
     pub fn read(&self, totals: &mut [u64]) {
         let registry = lock(&self.registry);
-        for (cell, total) in totals.iter_mut().enumerate().take(self.cells) {
-            *total = registry.live.iter().fold(registry.retired[cell], |sum, lines| {
-                let value = lines[cell / LINE].0[cell % LINE].load(Ordering::Relaxed);
-                sum.wrapping_add(value)
-            });
+        let len = totals.len().min(self.cells);
+        let totals = &mut totals[..len];
+        totals.copy_from_slice(&registry.retired[..len]);
+        // Line by line, as they lie in memory.
+        for lines in &registry.live {
+            for (totals, line) in totals.chunks_mut(LINE).zip(lines.iter()) {
+                for (total, cell) in totals.iter_mut().zip(&line.0) {
+                    *total = total.wrapping_add(cell.load(Ordering::Relaxed));
+                }
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 //! "Requests of the last two minutes" must forget smoothly: a counter that is reset every two
 //! minutes knows nothing right after the reset, and a list of every event has no bound. A
 //! [`Window`] keeps a ring of buckets and a running total; when time passes, old buckets are taken
-//! out of the total. Adding and asking cost O(1), and O(buckets) at most after a long silence.
+//! out of the total. Adding and asking cost O(1), and O(buckets) at most after a long silence. The
+//! newest bucket lies beside the total until the next one begins, so that adding touches neither
+//! the ring nor a division.
 //!
 //! The window covers its span to within one bucket: with `n` buckets, between `(n - 1)/n` and the
 //! whole of it. A timestamp from before the newest bucket (a late caller, a clock that stepped
@@ -21,6 +23,16 @@ pub trait Tally: Copy + Default {
 }
 
 impl Tally for u64 {
+    fn add(&mut self, other: Self) {
+        *self = self.saturating_add(other);
+    }
+
+    fn sub(&mut self, other: Self) {
+        *self = self.saturating_sub(other);
+    }
+}
+
+impl Tally for u32 {
     fn add(&mut self, other: Self) {
         *self = self.saturating_add(other);
     }
@@ -61,11 +73,15 @@ where
 /// ```
 #[derive(Debug, Clone)]
 pub struct Window<T> {
+    /// When the newest bucket ends.
+    ends_nanos: u64,
+    total: T,
+    /// What is in the newest bucket. Its place in the ring is empty until it ends.
+    fresh: T,
     bucket_nanos: u64,
-    buckets: Box<[T]>,
     /// Number of the newest bucket, counted from the epoch.
     newest: u64,
-    total: T,
+    buckets: Box<[T]>,
 }
 
 impl<T: Tally> Window<T> {
@@ -73,31 +89,45 @@ impl<T: Tally> Window<T> {
     /// one bucket of one nanosecond.
     pub fn new(span: Duration, buckets: usize) -> Self {
         let buckets = buckets.max(1);
+        let bucket_nanos = (nanos(span) / buckets as u64).max(1);
         Self {
-            bucket_nanos: (nanos(span) / buckets as u64).max(1),
-            buckets: vec![T::default(); buckets].into_boxed_slice(),
-            newest: 0,
+            ends_nanos: bucket_nanos,
             total: T::default(),
+            fresh: T::default(),
+            bucket_nanos,
+            newest: 0,
+            buckets: vec![T::default(); buckets].into_boxed_slice(),
         }
     }
 
     /// Adds `amount` at `now`.
+    #[inline]
     pub fn add(&mut self, amount: T, now: Timestamp) {
         self.advance(now);
-        let slot = (self.newest % self.buckets.len() as u64) as usize;
-        self.buckets[slot].add(amount);
+        self.fresh.add(amount);
         self.total.add(amount);
     }
 
     /// What was added within the span before `now`.
+    #[inline]
     pub fn total(&mut self, now: Timestamp) -> T {
         self.advance(now);
         self.total
     }
 
+    #[inline]
     fn advance(&mut self, now: Timestamp) {
+        if now.as_nanos() >= self.ends_nanos {
+            self.turn(now);
+        }
+    }
+
+    #[cold]
+    fn turn(&mut self, now: Timestamp) {
         let current = now.as_nanos() / self.bucket_nanos;
         let len = self.buckets.len() as u64;
+        let slot = (self.newest % len) as usize;
+        self.buckets[slot] = core::mem::take(&mut self.fresh);
         let steps = current.saturating_sub(self.newest);
         if steps >= len {
             self.buckets.fill(T::default());
@@ -109,6 +139,10 @@ impl<T: Tally> Window<T> {
             }
         }
         self.newest = self.newest.max(current);
+        // Empty, unless it is still the same bucket: at the end of time they end no more.
+        let slot = (self.newest % len) as usize;
+        self.fresh = core::mem::take(&mut self.buckets[slot]);
+        self.ends_nanos = self.newest.saturating_add(1).saturating_mul(self.bucket_nanos);
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod contest;
 mod dice;
+mod heap;
 mod queue;
 pub mod scenario;
 mod slab;

@@ -21,10 +21,18 @@ impl Key {
     }
 }
 
+/// On lines of its own: things that were put in long ago are waited for line by line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Place<T> {
+    turn: u32,
+    thing: Option<T>,
+}
+
 /// A store whose memory is bounded by the most that was ever in it at once.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    places: Vec<(u32, Option<T>)>,
+    places: Vec<Place<T>>,
     free: Vec<u32>,
 }
 
@@ -35,28 +43,28 @@ impl<T> Slab<T> {
 
     pub(crate) fn insert(&mut self, thing: T) -> Key {
         if let Some(index) = self.free.pop() {
-            let (turn, place) = &mut self.places[index as usize];
-            *turn = turn.wrapping_add(1);
-            *place = Some(thing);
-            return Key { index, turn: *turn };
+            let place = &mut self.places[index as usize];
+            place.turn = place.turn.wrapping_add(1);
+            place.thing = Some(thing);
+            return Key { index, turn: place.turn };
         }
         let index = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-        self.places.push((0, Some(thing)));
+        self.places.push(Place { turn: 0, thing: Some(thing) });
         Key { index, turn: 0 }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match self.places.get_mut(key.index as usize) {
-            Some((turn, place)) if *turn == key.turn => place.as_mut(),
+            Some(place) if place.turn == key.turn => place.thing.as_mut(),
             _ => None,
         }
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         match self.places.get_mut(key.index as usize) {
-            Some((turn, place)) if *turn == key.turn => {
-                let thing = place.take()?;
+            Some(place) if place.turn == key.turn => {
+                let thing = place.thing.take()?;
                 self.free.push(key.index);
                 Some(thing)
             }

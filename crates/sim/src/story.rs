@@ -1,6 +1,6 @@
 //! A story: phases of offered load against one task, and what came of each.
 
-use crate::dice::exponential;
+use crate::dice::exponential_by_inverse as exponential;
 use crate::task::{Done, Task, TaskConfig};
 use core::time::Duration;
 use tidegate_core::admission::Request;

@@ -27,6 +27,7 @@ use crate::customer::CustomerId;
 use crate::decision::{Reason, Rejection};
 use crate::quota::Charge;
 use crate::units::{Cost, Timestamp};
+use core::num::NonZeroU64;
 
 /// What a decision needs to know of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,9 +114,12 @@ pub struct Permit {
     charged: Cost,
     /// Everything else in one word, so that a permit travels in two registers. From the top: the
     /// customer (32 bits), the tag of its limits (16), one more than the index of the dark reason
-    /// (8), degrading (4), criticality (4).
-    about: u64,
+    /// (8), degrading (4), criticality (4). The highest bit of those for degrading is always set, so
+    /// that whoever may have a permit or not needs no third word.
+    about: NonZeroU64,
 }
+
+const NEVER_ZERO: NonZeroU64 = NonZeroU64::new(1 << 7).unwrap();
 
 impl Permit {
     #[inline]
@@ -129,35 +133,35 @@ impl Permit {
         let dark = dark.map_or(0, |reason| 1 + reason as u64);
         let flags = dark << 8 | u64::from(degrade) << 4 | criticality as u64;
         let about = u64::from(customer.0) << 32 | u64::from(charge.tag) << 16 | flags;
-        Self { charged: charge.cost, about }
+        Self { charged: charge.cost, about: NEVER_ZERO | about }
     }
 
     #[inline]
     const fn charge(&self) -> Charge {
-        Charge { cost: self.charged, tag: (self.about >> 16) as u16 }
+        Charge { cost: self.charged, tag: (self.about.get() >> 16) as u16 }
     }
 
     /// Whether a cheaper answer would help: the task is close to shedding.
     pub const fn degrade(&self) -> bool {
-        self.about >> 4 & 1 == 1
+        self.about.get() >> 4 & 1 == 1
     }
 
     /// Why it would have been refused if this were not dark mode.
     pub fn would_reject(&self) -> Option<Reason> {
-        let dark = (self.about >> 8) as u8;
+        let dark = (self.about.get() >> 8) as u8;
         Reason::ALL.into_iter().find(|&reason| reason as u8 + 1 == dark)
     }
 
     /// What the request counts as.
     #[inline]
     pub const fn criticality(&self) -> Criticality {
-        Criticality::ALL[self.about as usize % Criticality::COUNT]
+        Criticality::ALL[self.about.get() as usize % Criticality::COUNT]
     }
 
     /// Whom it is charged to.
     #[inline]
     pub const fn customer(&self) -> CustomerId {
-        CustomerId((self.about >> 32) as u32)
+        CustomerId((self.about.get() >> 32) as u32)
     }
 
     /// What was charged for it in advance.

@@ -5,18 +5,20 @@ use crate::units::Timestamp;
 
 #[derive(Debug, Clone, Copy)]
 struct Member {
-    standing: Standing,
     /// Where it stands in the list of its standing.
     place: usize,
-    active: u32,
     cold_since: Option<Timestamp>,
 }
 
-const ABSENT: Member = Member { standing: Standing::Absent, place: 0, active: 0, cold_since: None };
+const ABSENT: Member = Member { place: 0, cold_since: None };
 
 #[derive(Debug, Clone)]
 pub(super) struct Roster {
-    /// By number; those that left stay as absent, with what they still have under way.
+    /// By number; those that left stay as absent, with what they still have under way. What
+    /// requests ask for lies apart from the rest, close together: it is used with every request,
+    /// and there may be thousands of rosters.
+    standings: Vec<Standing>,
+    active: Vec<u32>,
     members: Vec<Member>,
     serving: Vec<BackendId>,
     lame: Vec<BackendId>,
@@ -27,6 +29,8 @@ pub(super) struct Roster {
 impl Roster {
     pub(super) fn new(size_max: usize) -> Self {
         Self {
+            standings: Vec::new(),
+            active: Vec::new(),
             members: Vec::new(),
             serving: Vec::new(),
             lame: Vec::new(),
@@ -47,6 +51,8 @@ impl Roster {
         }
         if self.members.len() <= id.index() {
             self.members.resize(id.index() + 1, ABSENT);
+            self.standings.resize(id.index() + 1, Standing::Absent);
+            self.active.resize(id.index() + 1, 0);
         }
         if standing != Standing::Serving {
             self.stand(id, Standing::Serving);
@@ -77,7 +83,7 @@ impl Roster {
 
     /// Moves a member that exists from the list it is in to the one it should be in.
     fn stand(&mut self, id: BackendId, standing: Standing) {
-        let Member { standing: from, place, .. } = self.members[id.index()];
+        let (from, place) = (self.standings[id.index()], self.members[id.index()].place);
         if let Some(list) = self.list(from) {
             list.swap_remove(place);
             if let Some(&moved) = list.get(place) {
@@ -88,7 +94,7 @@ impl Roster {
             list.push(id);
             self.members[id.index()].place = self.list(standing).map_or(0, |l| l.len() - 1);
         }
-        self.members[id.index()].standing = standing;
+        self.standings[id.index()] = standing;
     }
 
     fn list(&mut self, standing: Standing) -> Option<&mut Vec<BackendId>> {
@@ -100,7 +106,7 @@ impl Roster {
     }
 
     pub(super) fn standing(&self, id: BackendId) -> Standing {
-        self.members.get(id.index()).map_or(Standing::Absent, |m| m.standing)
+        self.standings.get(id.index()).copied().unwrap_or(Standing::Absent)
     }
 
     pub(super) fn serves(&self, id: BackendId) -> bool {
@@ -128,19 +134,19 @@ impl Roster {
     }
 
     pub(super) fn active(&self, id: BackendId) -> u32 {
-        self.members.get(id.index()).map_or(0, |m| m.active)
+        self.active.get(id.index()).copied().unwrap_or(0)
     }
 
     /// Counts also for those that have left: a pick may overlap with a removal.
     pub(super) fn on_start(&mut self, id: BackendId) {
-        if let Some(m) = self.members.get_mut(id.index()) {
-            m.active = m.active.saturating_add(1);
+        if let Some(active) = self.active.get_mut(id.index()) {
+            *active = active.saturating_add(1);
         }
     }
 
     pub(super) fn on_complete(&mut self, id: BackendId) {
-        if let Some(m) = self.members.get_mut(id.index()) {
-            m.active = m.active.saturating_sub(1);
+        if let Some(active) = self.active.get_mut(id.index()) {
+            *active = active.saturating_sub(1);
         }
     }
 

@@ -93,7 +93,7 @@ impl Default for WeightedConfig {
 struct Record {
     reported: ReportedWeight,
     /// Successes and failures.
-    outcomes: Window<[u64; 2]>,
+    outcomes: Window<[u32; 2]>,
 }
 
 /// Weighted round robin.
@@ -326,6 +326,7 @@ impl Weighted {
 /// So many attempts on `id` succeeded and failed.
 fn learn(records: &mut [Option<Record>], id: BackendId, outcomes: [u64; 2], now: Timestamp) {
     if let Some(record) = records.get_mut(id.index()).and_then(Option::as_mut) {
+        let outcomes = outcomes.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         record.outcomes.add(outcomes, now);
     }
 }
@@ -344,12 +345,12 @@ fn settle(weights: &mut [(BackendId, f64)], usable: &mut [f64], ratio: f64) {
 
 /// The share of attempts that succeed. One success that was not seen is taken for granted, so that
 /// a first failure halves a weight and does not end it.
-fn success(memory: Duration, [successes, failures]: [u64; 2]) -> f64 {
+fn success(memory: Duration, [successes, failures]: [u32; 2]) -> f64 {
     if memory.is_zero() {
         return 1.0;
     }
-    let successes = successes as f64 + 1.0;
-    (successes / (successes + failures as f64)).max(SUCCESS_MIN)
+    let successes = f64::from(successes) + 1.0;
+    (successes / (successes + f64::from(failures))).max(SUCCESS_MIN)
 }
 
 #[cfg(test)]

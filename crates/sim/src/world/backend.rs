@@ -21,17 +21,31 @@ pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// Load reports are averages over about this long.
 const REPORT_TAU: Duration = Duration::from_secs(1);
 
-/// What protects a task.
+/// What protects a task. What only its controller looks at lies elsewhere: requests wait for every
+/// line of memory between what they need.
 #[derive(Debug)]
 struct Protection {
-    gate: Arc<AdmissionGate>,
     lane: Lane,
+    load: LoadAverage,
+    costs: CostLane,
+    control: Box<Control>,
+}
+
+#[derive(Debug)]
+struct Control {
     controller: Controller,
     signals: Signals,
-    load: LoadAverage,
     load_signal: SignalId,
-    costs: CostLane,
     worked_seen: f64,
+}
+
+/// What a task reports is worked out from.
+#[derive(Debug)]
+struct Meters {
+    requests: Rate,
+    errors: Rate,
+    busy: Rate,
+    busy_seen: f64,
 }
 
 /// A backend task.
@@ -47,11 +61,9 @@ pub(crate) struct Backend {
     pub(crate) fails: bool,
     pub(crate) down: bool,
     protection: Option<Protection>,
-    requests: Rate,
-    errors: Rate,
-    busy: Rate,
-    busy_seen: f64,
-    report: LoadReport,
+    /// Answers and errors since the last look of the controller.
+    answers: [u32; 2],
+    meters: Box<Meters>,
     /// Busy core-seconds until the last whole second.
     pub(crate) busy_written: f64,
 }
@@ -81,17 +93,19 @@ impl Backend {
             fails: false,
             down: false,
             protection: of.admission.as_ref().map(protect).transpose()?,
-            requests: Rate::new(REPORT_TAU, now),
-            errors: Rate::new(REPORT_TAU, now),
-            busy: Rate::new(REPORT_TAU, now),
-            busy_seen: 0.0,
-            report: LoadReport::default(),
+            answers: [0; 2],
+            meters: Box::new(Meters {
+                requests: Rate::new(REPORT_TAU, now),
+                errors: Rate::new(REPORT_TAU, now),
+                busy: Rate::new(REPORT_TAU, now),
+                busy_seen: 0.0,
+            }),
             busy_written: 0.0,
         })
     }
 
     pub(crate) fn gate(&self) -> Option<&Arc<AdmissionGate>> {
-        self.protection.as_ref().map(|p| &p.gate)
+        self.protection.as_ref().map(|p| p.lane.gate())
     }
 
     /// An attempt has arrived.
@@ -119,64 +133,64 @@ impl Backend {
         }
     }
 
-    /// An admitted attempt is done, having taken `work`.
+    /// An admitted attempt is done, having cost `cost`.
     pub(crate) fn complete(
         &mut self,
         permit: Option<Permit>,
         customer: CustomerId,
-        work: Duration,
+        cost: Cost,
         now: Timestamp,
     ) {
         if let (Some(protection), Some(permit)) = (&mut self.protection, permit) {
-            let cost = Cost::from_nanos(u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
             protection.costs.record(customer, MethodId(0), cost);
             protection.lane.complete(permit, cost, now);
         }
     }
 
     /// An answer went out; `error` if it was one that the task itself made.
-    pub(crate) fn answered(&mut self, error: bool, now: Timestamp) {
-        self.requests.add(1.0, now);
-        if error {
-            self.errors.add(1.0, now);
-        }
+    #[inline]
+    pub(crate) fn answered(&mut self, error: bool) {
+        self.answers[0] += 1;
+        self.answers[1] += u32::from(error);
     }
 
     /// The number of running or ready jobs has changed.
     #[inline]
     pub(crate) fn sample(&mut self, now: Timestamp) {
         if let Some(protection) = &mut self.protection {
-            let active = self.cpu.active() as u64;
-            let smoothed = protection.load.record(active, now);
-            let instant = active as f64 / self.spec.cores;
-            protection.signals.record_smoothed(protection.load_signal, smoothed, instant, now);
+            protection.load.record(self.cpu.active() as u64, now);
         }
     }
 
-    pub(crate) fn tick(&mut self, now: Timestamp) {
-        self.sample(now);
+    /// The controller looks. Returns what goes with every answer from now on.
+    pub(crate) fn tick(&mut self, now: Timestamp) -> LoadReport {
         let busy = self.cpu.busy(now);
-        self.busy.add_since_last((busy - self.busy_seen).max(0.0), now);
-        self.busy_seen = busy;
-        self.report = LoadReport {
-            rps: self.requests.per_second(now),
-            eps: self.errors.per_second(now),
-            cpu_utilization: self.busy.per_second(now) / self.spec.cores,
+        let meters = &mut *self.meters;
+        meters.busy.add_since_last((busy - meters.busy_seen).max(0.0), now);
+        meters.busy_seen = busy;
+        let [answers, errors] = core::mem::take(&mut self.answers);
+        meters.requests.add_since_last(answers.into(), now);
+        meters.errors.add_since_last(errors.into(), now);
+        let report = LoadReport {
+            rps: meters.requests.per_second(now),
+            eps: meters.errors.per_second(now),
+            cpu_utilization: meters.busy.per_second(now) / self.spec.cores,
             ..LoadReport::default()
         };
-        if let Some(p) = &mut self.protection {
+        if let Some(protection) = &mut self.protection {
+            let Protection { lane, load, control, .. } = protection;
+            let active = self.cpu.active() as u64;
+            let (smoothed, instant) = (load.record(active, now), active as f64 / self.spec.cores);
+            let signals = &mut control.signals;
+            signals.record_smoothed(control.load_signal, smoothed, instant, now);
             let worked = self.cpu.worked();
-            let used = Cost::from_nanos(((worked - p.worked_seen).max(0.0) * 1e9) as u64);
-            p.worked_seen = worked;
-            let load = self.cpu.active() as f64 / self.spec.cores;
-            let seen = Seen::new(p.signals.reading(now)).load(load).used(used);
-            p.controller.tick(&p.gate, seen, now);
+            let used = (worked - control.worked_seen).max(0.0);
+            control.worked_seen = worked;
+            let used = Cost::from_nanos((used * 1e9) as u64);
+            let seen = Seen::new(signals.reading(now)).load(instant).used(used);
+            control.controller.tick(lane.gate(), seen, now);
         }
-    }
-
-    /// What goes with every answer.
-    pub(crate) fn report(&self) -> &LoadReport {
-        &self.report
+        report
     }
 }
 
@@ -200,13 +214,14 @@ impl Protection {
         let attempts = AttemptsConfig::default();
         Ok(Self {
             lane: gate.lane(),
-            controller: Controller::new(shed, attempts, &gate, now),
-            signals,
             load: LoadAverage::new(admission.load_tau, task.cores, now)?,
-            load_signal,
             costs: CostTable::new(4 * customers.max(1), guess).lane(),
-            gate,
-            worked_seen: 0.0,
+            control: Box::new(Control {
+                controller: Controller::new(shed, attempts, &gate, now),
+                signals,
+                load_signal,
+                worked_seen: 0.0,
+            }),
         })
     }
 }

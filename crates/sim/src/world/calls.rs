@@ -103,9 +103,8 @@ impl World {
         let fate = match reply {
             Reply::Ok | Reply::Degraded => {
                 if let Some(call) = self.calls.get_mut(key).filter(|c| c.attempt == attempt) {
-                    let backend = &self.backends[call.backend as usize];
                     let stack = &mut self.stacks[call.stack as usize];
-                    let report = Some(backend.report());
+                    let report = Some(&self.reports[call.backend as usize]);
                     stack.on_fate(call.member, call.criticality, Fate::Answered, report, self.now);
                     self.end(key, reply);
                 }
@@ -123,7 +122,7 @@ impl World {
     pub(super) fn fate(&mut self, key: Key, attempt: u8, fate: Fate, reported: bool) {
         let Some(call) = self.calls.get_mut(key).filter(|c| c.attempt == attempt) else { return };
         let stack = &mut self.stacks[call.stack as usize];
-        let report = reported.then(|| self.backends[call.backend as usize].report());
+        let report = reported.then(|| &self.reports[call.backend as usize]);
         stack.on_fate(call.member, call.criticality, fate, report, self.now);
         let remaining = call.deadline.since(self.now);
         match stack.retry(attempt, fate, remaining, self.now) {

@@ -11,9 +11,9 @@
 //!
 //! Chores (refusing requests, setting up connections) are done before anything else.
 
-use core::cmp::Reverse;
+use crate::heap::Heap;
 use core::time::Duration;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use tidegate_core::Timestamp;
 
 /// How requests share the cores.
@@ -26,24 +26,6 @@ pub enum Sharing {
     Fifo,
 }
 
-/// The work left in seconds, compared as a number that cannot be NaN.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Work(f64);
-
-impl Eq for Work {}
-
-impl PartialOrd for Work {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Work {
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
 /// The CPU of one task. `J` names a job.
 #[derive(Debug)]
 pub(crate) struct Cpu<J> {
@@ -53,12 +35,11 @@ pub(crate) struct Cpu<J> {
     speed: f64,
     /// Work that each running job has attained since the beginning.
     attained: f64,
-    /// Jobs by what `attained` will be when they are done; then in the order of coming.
-    running: BinaryHeap<Reverse<(Work, u64, J)>>,
+    /// Jobs by what `attained` will be when they are done; then by their names.
+    running: Heap<J>,
     waiting: VecDeque<(f64, J)>,
     /// Seconds of one core at the reference speed.
     chores: f64,
-    number: u64,
     /// Core-seconds that were busy.
     busy: f64,
     /// Work done on jobs, in seconds of the reference machine.
@@ -73,10 +54,9 @@ impl<J: Copy + Ord> Cpu<J> {
             cores,
             speed,
             attained: 0.0,
-            running: BinaryHeap::new(),
+            running: Heap::new(),
             waiting: VecDeque::new(),
             chores: 0.0,
-            number: 0,
             busy: 0.0,
             worked: 0.0,
             last: Timestamp::ZERO,
@@ -108,9 +88,9 @@ impl<J: Copy + Ord> Cpu<J> {
     pub(crate) fn clear(&mut self, now: Timestamp) -> impl Iterator<Item = J> {
         self.advance(now);
         self.chores = 0.0;
-        let running: Vec<_> = core::mem::take(&mut self.running).into_sorted_vec();
+        let mut running = core::mem::replace(&mut self.running, Heap::new());
         let waiting = core::mem::take(&mut self.waiting);
-        running.into_iter().map(|Reverse((_, _, job))| job).chain(waiting.into_iter().map(|w| w.1))
+        core::iter::from_fn(move || running.pop()).chain(waiting.into_iter().map(|w| w.1))
     }
 
     pub(crate) fn chore(&mut self, work: Duration, now: Timestamp) {
@@ -129,8 +109,7 @@ impl<J: Copy + Ord> Cpu<J> {
     }
 
     fn run(&mut self, work: f64, job: J) {
-        self.number += 1;
-        self.running.push(Reverse((Work(self.attained + work), self.number, job)));
+        self.running.push(self.attained + work, job);
     }
 
     /// Each running job's rate.
@@ -141,9 +120,9 @@ impl<J: Copy + Ord> Cpu<J> {
 
     /// When the next job will be done if nothing else happens.
     pub(crate) fn next_finish(&self) -> Option<Timestamp> {
-        let Reverse((done_at, _, _)) = self.running.peek()?;
+        let done_at = self.running.least()?;
         let chores = self.chores / (self.cores * self.speed);
-        let wait = (done_at.0 - self.attained).max(0.0) / self.rate() + chores;
+        let wait = (done_at - self.attained).max(0.0) / self.rate() + chores;
         // Rounded up, so that the job is done when the moment comes.
         let nanos = (wait * 1e9).ceil();
         Some(if nanos.is_finite() {
@@ -156,21 +135,25 @@ impl<J: Copy + Ord> Cpu<J> {
     /// A job that is done by `now`, if there is one.
     pub(crate) fn finish(&mut self, now: Timestamp) -> Option<J> {
         self.advance(now);
-        let Reverse((done_at, _, _)) = self.running.peek()?;
+        let done_at = self.running.least()?;
         // A nanosecond of work is below what time can tell apart.
-        if done_at.0 > self.attained + 1e-9 {
+        if done_at > self.attained + 1e-9 {
             return None;
         }
-        let Reverse((_, _, job)) = self.running.pop()?;
+        let job = self.running.pop()?;
         if let Some((work, next)) = self.waiting.pop_front() {
             self.run(work, next);
         }
         Some(job)
     }
 
+    #[inline]
     fn advance(&mut self, now: Timestamp) {
-        let mut elapsed = now.since(self.last).as_secs_f64();
-        self.last = self.last.max(now);
+        if now <= self.last {
+            return;
+        }
+        let mut elapsed = (now.as_nanos() - self.last.as_nanos()) as f64 / 1e9;
+        self.last = now;
         if self.chores > 0.0 {
             let all_cores = self.cores * self.speed;
             let spent = (self.chores / all_cores).min(elapsed);

@@ -4,8 +4,9 @@ use super::backend::Welcome;
 use super::record::column;
 use super::{Event, Job, Parent, Reply, World, group_of, latency};
 use crate::slab::Key;
-use tidegate_core::Timestamp;
+use core::time::Duration;
 use tidegate_core::decision::{Advice, Reason};
+use tidegate_core::{Cost, Timestamp};
 
 impl World {
     /// An attempt reaches its backend.
@@ -56,7 +57,9 @@ impl World {
                 let group = group_of(parent, &mut self.items);
                 let own = group.and_then(|group| self.spec.clients[group as usize].work.as_ref());
                 let spread = own.unwrap_or(&of.work);
-                let full = spread.draw(&mut self.machines).mul_f64(self.cost_factor[service]);
+                let drawn = spread.draw(&mut self.machines);
+                let factor = self.cost_factor[service];
+                let full = if factor == 1.0 { drawn } else { drawn.mul_f64(factor) };
                 let share = of.degraded.filter(|_| degrade);
                 let work = share.map_or(full, |share| full.mul_f64(share));
                 let job = self.jobs.insert(Job {
@@ -67,7 +70,7 @@ impl World {
                     criticality,
                     customer,
                     deadline,
-                    work,
+                    work: cost_of(work),
                     degraded: share.is_some(),
                     next: 0,
                     pending: 0,
@@ -147,7 +150,7 @@ impl World {
         let backend = &mut self.backends[job.backend as usize];
         backend.complete(job.permit, job.customer, job.work, self.now);
         if let Some(planner) = &mut self.planners[backend.service] {
-            planner.work += job.work;
+            planner.work += Duration::from_nanos(job.work.as_nanos());
             planner.jobs += 1;
         }
         let waited = self.calls.get_mut(job.call).is_some_and(|call| call.attempt == job.attempt);
@@ -160,7 +163,7 @@ impl World {
     /// A backend sends an answer.
     pub(super) fn answer(&mut self, number: u32, call: Key, attempt: u8, reply: Reply) {
         let backend = &mut self.backends[number as usize];
-        backend.answered(!matches!(reply, Reply::Ok | Reply::Degraded), self.now);
+        backend.answered(!matches!(reply, Reply::Ok | Reply::Degraded));
         let from = backend.spec.datacenter;
         let Some(waiting) = self.calls.get_mut(call).filter(|c| c.attempt == attempt) else {
             return;
@@ -211,4 +214,9 @@ impl World {
         let answer = Event::Probed { stack, member, inflight: active, micros };
         self.queue.push(self.now + travel, answer);
     }
+}
+
+/// What a request costs that needs so much work.
+fn cost_of(work: Duration) -> Cost {
+    Cost::from_nanos(u64::try_from(work.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -37,9 +37,9 @@ use record::Record;
 use spec::{Arrivals, WorldError, WorldSpec};
 use stack::{Fate, Stack};
 use tidegate_core::admission::Permit;
-use tidegate_core::balance::BackendId;
+use tidegate_core::balance::{BackendId, LoadReport};
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::{Criticality, CustomerId, Timestamp};
+use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
 
 /// Who waits for a call.
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +87,7 @@ struct Job {
     criticality: Criticality,
     customer: CustomerId,
     deadline: Timestamp,
-    work: Duration,
+    work: Cost,
     degraded: bool,
     /// The next of the service's calls.
     next: u8,
@@ -256,6 +256,8 @@ pub struct World {
     jobs: Slab<Job>,
     items: Slab<Item>,
     backends: Vec<Backend>,
+    /// What goes with every answer of each backend.
+    reports: Vec<LoadReport>,
     /// The number of each service's first backend.
     firsts: Vec<u32>,
     stacks: Vec<Stack>,
@@ -293,6 +295,7 @@ impl World {
             jobs: Slab::new(),
             items: Slab::new(),
             backends: Vec::new(),
+            reports: Vec::new(),
             firsts: Vec::new(),
             stacks: Vec::new(),
             own_stacks: Vec::new(),
@@ -344,6 +347,7 @@ impl World {
                 self.queue.push(Timestamp::ZERO + offset, Event::Tick { backend: number });
                 self.factors.push(Factors { machine: 1.0, warmth: 1.0, place: 1.0 });
                 self.request_limits.push(RequestLimits::new(&self.spec, service));
+                self.reports.push(LoadReport::default());
                 self.backends.push(backend);
             }
         }
@@ -424,7 +428,7 @@ impl World {
             Event::Timeout { call, attempt } => self.fate(call, attempt, Fate::NoAnswer, false),
             Event::Again { call } => self.again(call),
             Event::Tick { backend } => {
-                self.backends[backend as usize].tick(self.now);
+                self.reports[backend as usize] = self.backends[backend as usize].tick(self.now);
                 self.queue.push(self.now + TICK, Event::Tick { backend });
             }
             Event::Probe { stack, member, backend } => self.probe(stack, member, backend),
