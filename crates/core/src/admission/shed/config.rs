@@ -30,10 +30,10 @@ impl Default for ShedConfig {
             thresholds: [0.85, 0.90, 0.95, 1.0],
             degrade_from: [0.60, 0.65, 0.70, 0.75],
             cpus: None,
-            queue_per_task: 5.5,
-            queue_per_cpu: 0.5,
+            queue_per_task: 5.0,
+            queue_per_cpu: 0.25,
             slack: Ratio::percent(25),
-            offered_tau: Duration::from_millis(500),
+            offered_tau: Duration::from_millis(300),
             offered_tau_lately: Duration::from_millis(50),
             capacity_tau: Duration::from_millis(500),
             bias_tau: Duration::from_secs(5),
@@ -80,23 +80,22 @@ impl ShedConfig {
     }
 
     /// Requests that may wait for a CPU, however many CPUs there are. Too few, and luck leaves CPUs
-    /// idle; too many, and everyone waits for them. Default 5.5: with a constant 0.5 per CPU it
-    /// makes one CPU's queue as long as the longest of a hundred at 0.7 of its load.
+    /// idle; too many, and everyone waits for them. Default 5: one CPU's queue is then about as
+    /// long as the longest of twenty at 0.7 of its load.
     pub fn queue_per_task(mut self, requests: f64) -> Result<Self, InvalidNumber> {
         self.queue_per_task = positive(requests, "a number of requests")?;
         Ok(self)
     }
 
-    /// Requests that may wait for each CPU on top of that. Default 0.5: the more CPUs there are,
+    /// Requests that may wait for each CPU on top of that. Default 0.25: the more CPUs there are,
     /// the shorter the queue of each may be, as a free one is found sooner.
     pub fn queue_per_cpu(mut self, requests: f64) -> Result<Self, InvalidNumber> {
         self.queue_per_cpu = positive(requests, "a number of requests")?;
         Ok(self)
     }
 
-    /// The share of what a request takes in calm that it may take longer in a surge, besides the
-    /// queue. Where requests wait for others, what they take is never known better than this.
-    /// Default 25 %.
+    /// The share of what a request waits for others in calm that it may take longer in a surge,
+    /// besides the queue: that wait is never known better than this. Default 25 %.
     pub fn slack(mut self, slack: Ratio) -> Result<Self, InvalidNumber> {
         if slack == Ratio::ZERO {
             return Err(InvalidNumber::new("the slack", "more than zero", 0.0));
@@ -107,7 +106,7 @@ impl ShedConfig {
 
     /// What is offered is averaged over this long, and over a hundred requests. Too short, and the
     /// luck of a few looks like a surge; too long, and a small surge is noticed late. Default
-    /// 500 ms.
+    /// 300 ms.
     pub fn offered_tau(mut self, tau: Duration) -> Result<Self, InvalidNumber> {
         self.offered_tau = some_time(tau)?;
         Ok(self)

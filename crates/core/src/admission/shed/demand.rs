@@ -22,7 +22,7 @@ const TAU_MAX: f64 = 60.0;
 /// of it shows as much by luck in some ten requests about once in two thousand times…
 const PLAIN: f64 = 1.3;
 /// …and the queue is plainly long from this multiple of what it should be.
-const LONG: f64 = 2.5;
+const LONG: f64 = 3.0;
 /// Levels fit if they leave this share of the capacity free…
 const MARGIN: f64 = 0.05;
 /// …and this much more for every set point's worth that waits beyond the first, so that a queue

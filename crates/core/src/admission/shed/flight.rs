@@ -4,7 +4,7 @@
 //! capacity times what a request takes by itself. What is beyond that waits. It may wait for
 //!
 //! ```text
-//! D = s (q/n + r) + f B
+//! D = s (q/n + r) + f (B - s)
 //! ```
 //!
 //! with `s` the CPU time of a request, `n` the CPUs, `q` and `r` the requests that may wait at a
@@ -121,7 +121,8 @@ impl Flight {
         now: Timestamp,
     ) -> Queue {
         let base = self.base().unwrap_or(0.0).max(request);
-        let wait = request * (self.queue_per_cpu + self.queue_per_task / cpus) + self.slack * base;
+        let waiting = self.queue_per_cpu + self.queue_per_task / cpus;
+        let wait = request * waiting + self.slack * (base - request);
         let (busy, unit) = (capacity * base, capacity * wait);
         let instant = (facts.inflight.as_nanos() as f64 - busy) / unit;
         let instant = if instant.is_finite() { instant.max(0.0) } else { 0.0 };

@@ -76,7 +76,7 @@ const BUSY_FROM: f64 = 0.5;
 const FREE_BELOW: f64 = 0.1;
 /// At the very most so much may wait, as a multiple of what should, by criticality. Calm traffic
 /// gets this far by luck once in a hundred thousand requests; a surge does in no time.
-const ROOM: [f64; LEVELS] = [3.0, 3.5, 4.0, 5.0];
+const ROOM: [f64; LEVELS] = [4.0, 4.5, 5.0, 6.0];
 /// And of levels that are known not to fit.
 const ROOM_CUT: [f64; LEVELS] = [2.0, 2.0, 2.0, 2.5];
 /// By how much the share of the level that is cut is set too high.
