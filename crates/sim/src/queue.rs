@@ -3,9 +3,9 @@
 //! A discrete-event world spends much of its time here. Nearly all events lie a few milliseconds
 //! ahead, so the near future is cut into slots of some microseconds: putting an event in is adding
 //! it to its slot's list, and taking one out is taking the last of the current slot, which is
-//! sorted when its time comes. With some events a slot neither depends on how many there are in all. Empty
-//! slots are skipped by a map of bits. What lies beyond the last slot waits in a heap, and moves
-//! over as soon as there is a slot for it.
+//! sorted when its time comes. With some events a slot neither depends on how many there are in
+//! all. Empty slots are skipped by a map of bits. What lies beyond the last slot waits in a heap,
+//! and moves over as soon as there is a slot for it.
 //!
 //! Events come out by time; those of the same moment in the order in which they were put in. An
 //! event of a moment that is over comes at once.
