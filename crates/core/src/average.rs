@@ -208,6 +208,7 @@ mod tests {
     const TAU: Duration = Duration::from_secs(1);
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the system's own, to compare with")]
     fn decay_by_the_table() {
         for (elapsed_ms, keep) in [
             (0, 1.0),

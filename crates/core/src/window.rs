@@ -72,6 +72,7 @@ where
 /// assert_eq!(requests.total(Timestamp::from_secs(130)), 4);
 /// ```
 #[derive(Debug, Clone)]
+#[repr(C)] // What adding touches comes first, and together.
 pub struct Window<T> {
     /// When the newest bucket ends.
     ends_nanos: u64,

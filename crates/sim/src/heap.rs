@@ -35,7 +35,7 @@ impl<T: Copy + Ord> Heap<T> {
         self.entries.push(entry);
         while hole > 0 {
             let parent = (hole - 1) / CHILDREN;
-            if !before(entry, self.entries[parent]) {
+            if !before(&entry, &self.entries[parent]) {
                 break;
             }
             self.entries[hole] = self.entries[parent];
@@ -57,7 +57,7 @@ impl<T: Copy + Ord> Heap<T> {
             let mut least = last;
             let mut place = hole;
             for (child, &entry) in (from..).zip(children) {
-                if before(entry, least) {
+                if before(&entry, &least) {
                     (least, place) = (entry, child);
                 }
             }
@@ -74,7 +74,7 @@ impl<T: Copy + Ord> Heap<T> {
 
 /// What is not a number comes last.
 #[inline]
-fn before<T: Ord>(a: (f64, T), b: (f64, T)) -> bool {
+fn before<T: Ord>(a: &(f64, T), b: &(f64, T)) -> bool {
     a.0 < b.0 || (a.0 == b.0 && a.1 < b.1)
 }
 

@@ -1,11 +1,11 @@
 //! What happens next.
 //!
 //! A discrete-event world spends much of its time here. Nearly all events lie a few milliseconds
-//! ahead, so the near future is cut into slots of a microsecond: putting an event in is adding it
-//! to its slot's list, and taking one out is taking the last of the current slot, which is sorted
-//! when its time comes. With some events a slot neither depends on how many there are in all. Empty
-//! slots are skipped by a map of bits. What lies beyond the last slot waits in a heap, and moves
-//! over as soon as there is a slot for it.
+//! ahead, so the near future is cut into slots of some microseconds: putting an event in is adding
+//! it to its slot's list, and taking one out is taking the last of the current slot, which is
+//! sorted when its time comes. With some events a slot neither depends on how many there are in
+//! all. Empty slots are skipped by a map of bits. What lies beyond the last slot waits in a heap,
+//! and moves over as soon as there is a slot for it.
 //!
 //! Events come out by time; those of the same moment in the order in which they were put in. An
 //! event of a moment that is over comes at once.
@@ -13,10 +13,11 @@
 use std::collections::BinaryHeap;
 use tidegate_core::Timestamp;
 
-/// A slot lasts 2^10 ns: a world of a thousand by a thousand tasks has some events in each.
-const SLOT_BITS: u32 = 10;
+/// A slot lasts 2^12 ns: a world of a thousand by a thousand tasks has some dozen events in each,
+/// which is little to sort; smaller ones would be opened more often than events are taken out.
+const SLOT_BITS: u32 = 12;
 /// Slots: 17 ms, which is longer than the period of a controller, or than most requests take.
-const SLOTS: usize = 1 << 14;
+const SLOTS: usize = 1 << 12;
 /// Slots for which one word of the map stands, and words for which one word of its summary does.
 const WORD: usize = 64;
 const WORDS: usize = SLOTS / WORD;

@@ -114,8 +114,8 @@ pub struct Permit {
     charged: Cost,
     /// Everything else in one word, so that a permit travels in two registers. From the top: the
     /// customer (32 bits), the tag of its limits (16), one more than the index of the dark reason
-    /// (8), degrading (4), criticality (4). The highest bit of those for degrading is always set, so
-    /// that whoever may have a permit or not needs no third word.
+    /// (8), degrading (4), criticality (4). The highest bit of those for degrading is always set,
+    /// so that whoever may have a permit or not needs no third word.
     about: NonZeroU64,
 }
 

@@ -88,8 +88,10 @@ impl Default for WeightedConfig {
     }
 }
 
-/// What is known about one backend.
+/// What is known about one backend. What an answer touches is on one cache line: a client's last
+/// answer from the same backend is usually long ago, and each line is waited for.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Record {
     reported: ReportedWeight,
     /// Successes and failures.

@@ -50,6 +50,7 @@ struct Meters {
 
 /// A backend task.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Backend {
     pub(crate) service: usize,
     /// Its place among the tasks of its service.
