@@ -47,7 +47,14 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    retry_storm: "retry-storm.yaml",
+    attempt_histogram: "attempt_histogram.yaml",
+    criticality: "criticality.yaml",
+    deep_stack: "deep_stack.yaml",
+    fanout_spike: "fanout_spike.yaml",
+    metastable: "metastable.yaml",
+    retry_budget: "retry_budget.yaml",
+    sporadic_clients: "sporadic_clients.yaml",
     surge: "surge.yaml",
+    throttle: "throttle.yaml",
     uneven_machines: "uneven-machines.yaml",
 }

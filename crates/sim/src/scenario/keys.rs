@@ -55,6 +55,7 @@ pub(super) const SERVICE: Keys = Keys {
         "degraded",
         "calls",
         "request_limits",
+        "active_limit",
         "connections",
         "spillover",
     ],

@@ -226,6 +226,9 @@ fn service(entry: &Entry, names: &Names) -> Result<ServiceSpec, Fault> {
         degraded: fields.or("degraded", None, |node| node.share().map(Some))?,
         calls,
         qps_limits: extras::request_limits(&fields, names)?,
+        active_limit: fields.or("active_limit", None, |node| {
+            node.whole(1, u32::MAX.into()).map(|most| Some(most as u32))
+        })?,
         connections: fields.or("connections", None, extras::connections)?,
         spillover: fields.or("spillover", None, extras::spillover)?,
     })

@@ -1,6 +1,7 @@
 //! A job: what an attempt causes at the backend that it reaches.
 
 use super::backend::Welcome;
+use super::quota::RequestLimits;
 use super::record::column;
 use super::{Event, Job, Parent, Reply, World, group_of, latency};
 use crate::slab::Key;
@@ -32,14 +33,20 @@ impl World {
             return self.answer(number, key, attempt, Reply::Failed);
         }
         let (now, rng) = (self.now, &mut self.decisions);
-        if let Some(limits) = &mut self.request_limits[number as usize]
-            && !limits.admit(customer, now)
-        {
+        let over = |limits: &mut RequestLimits| !limits.admit(customer, now);
+        let contender = if self.request_limits[number as usize].as_mut().is_some_and(over) {
+            Some((Reason::OutOfQuota, Reply::DontRetry))
+        } else if of.active_limit.is_some_and(|most| backend.cpu.active() >= most as usize) {
+            Some((Reason::Overloaded, Reply::Overloaded))
+        } else {
+            None
+        };
+        if let Some((reason, reply)) = contender {
             bin.rejected[criticality.index()] += 1;
-            bin.reasons[column(Reason::OutOfQuota)] += 1;
+            bin.reasons[column(reason)] += 1;
             backend.cpu.chore(of.reject_cost, now);
             self.schedule(number);
-            return self.answer(number, key, attempt, Reply::DontRetry);
+            return self.answer(number, key, attempt, reply);
         }
         match backend.welcome(criticality, customer, attempt, deadline, now, rng) {
             Welcome::Refused(rejection) => {

@@ -94,6 +94,9 @@ pub struct ServiceSpec {
     /// they cost; each task enforces an equal part. A contender: what limits by cost are there to
     /// do better. Customers without an entry have no such limit.
     pub qps_limits: Vec<f64>,
+    /// Requests running or ready to run at which a task refuses the next, at that very moment. A
+    /// contender: what smoothing is there to do better.
+    pub active_limit: Option<u32>,
     /// What connections to it cost; `None` is nothing at all.
     pub connections: Option<ConnectionSpec>,
     /// Divides its clients' traffic among datacenters; without it every client sees all tasks.
@@ -113,6 +116,7 @@ impl Default for ServiceSpec {
             degraded: None,
             calls: Vec::new(),
             qps_limits: Vec::new(),
+            active_limit: None,
             connections: None,
             spillover: None,
         }

@@ -82,6 +82,19 @@ fn one_part_of_a_fan_out_that_fails_fails_all_or_degrades() {
 }
 
 #[test]
+fn a_limit_on_what_is_active_refuses_what_is_over_at_once() {
+    let mut spec = world(vec![service(1, false)], 0.2, StackSpec::default(), 20);
+    spec.services[0].work = WorkSpec::Constant(WORK);
+    spec.services[0].active_limit = Some(3);
+    spec.clients[0].burst = 4;
+    spec.clients[0].arrivals = Arrivals::Even;
+    let record = run(spec);
+    // Four at once on an idle task: three get in, and are done before the next four come.
+    let share = sum(&record, |bin| bin.answers) / offered(&record);
+    assert!((share - 0.75).abs() < 1e-9, "{share}");
+}
+
+#[test]
 fn many_clients_that_ask_rarely_are_served() {
     let mut spec = world(vec![service(4, true)], 0.2, StackSpec::default(), 60);
     spec.clients[0].tasks = 5_000;
