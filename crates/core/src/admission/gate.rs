@@ -446,6 +446,8 @@ pub struct Seen {
     pub reading: Reading,
     /// Running or ready to run per CPU at this moment.
     pub load: Option<f64>,
+    /// The least of it since the last tick.
+    pub load_least: Option<f64>,
     /// What requests used of the CPU.
     pub used: Option<Cost>,
 }
@@ -453,13 +455,21 @@ pub struct Seen {
 impl Seen {
     /// Nothing but what the signals say.
     pub const fn new(reading: Reading) -> Self {
-        Self { reading, load: None, used: None }
+        Self { reading, load: None, load_least: None, used: None }
     }
 
     /// So many are running or ready to run per CPU at this moment. What is no number is not known.
     #[must_use]
     pub fn load(mut self, load: f64) -> Self {
         self.load = load.is_finite().then_some(load.max(0.0));
+        self
+    }
+
+    /// No fewer than so many were running or ready to run per CPU at any moment since the last
+    /// tick: tells bursts with pauses between them from work that waits all the time.
+    #[must_use]
+    pub fn load_least(mut self, load: f64) -> Self {
+        self.load_least = load.is_finite().then_some(load.max(0.0));
         self
     }
 
@@ -510,7 +520,7 @@ impl Controller {
     /// Looks at the counts and at what was seen, and tells the gate what to do. Call it every few
     /// milliseconds, off the request path.
     pub fn tick(&mut self, gate: &AdmissionGate, seen: impl Into<Seen>, now: Timestamp) -> Plan {
-        let Seen { reading, load, used } = seen.into();
+        let Seen { reading, load, load_least, used } = seen.into();
         let counts = gate.counts();
         let last = core::mem::replace(&mut self.last, counts);
         let since = |line, cell| difference(counts.at(line, cell), last.at(line, cell));
@@ -518,6 +528,7 @@ impl Controller {
         let facts = Facts {
             reading,
             load,
+            load_least,
             used,
             offered: core::array::from_fn(|level| {
                 cost_since(level, cell::ADMITTED_COST) + cost_since(level, cell::SHED_COST)

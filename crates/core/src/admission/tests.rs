@@ -47,6 +47,7 @@ fn hold(
         let facts = Facts {
             reading: reading(utilization),
             load: None,
+            load_least: None,
             used: None,
             offered: offered.map(cost),
             // Every request costs a millisecond, and takes one: nothing waits.

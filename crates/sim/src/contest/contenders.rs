@@ -42,6 +42,8 @@ pub struct Tidegate {
     id: SignalId,
     cores: f64,
     used: f64,
+    /// The fewest running or ready since the last tick.
+    least: usize,
     permits: HashMap<u32, Permit>,
     costs: CostLane,
 }
@@ -67,6 +69,7 @@ impl Tidegate {
             id,
             cores,
             used: 0.0,
+            least: 0,
             permits: HashMap::new(),
             costs: CostTable::new(4, guess).lane(),
             gate,
@@ -97,10 +100,12 @@ impl Contender for Tidegate {
         let cost = Cost::from_nanos(((used - self.used).max(0.0) * 1e9) as u64);
         self.used = self.used.max(used);
         let load = active as f64 / self.cores;
-        let seen = Seen::new(self.signals.reading(now)).load(load).used(cost);
+        let least = core::mem::replace(&mut self.least, active) as f64 / self.cores;
+        let seen = Seen::new(self.signals.reading(now)).load(load).load_least(least).used(cost);
         self.controller.tick(&self.gate, seen, now);
     }
     fn sample(&mut self, active: usize, now: Timestamp) {
+        self.least = self.least.min(active);
         let smoothed = self.load.record(active as u64, now);
         self.signals.record_smoothed(self.id, smoothed, active as f64 / self.cores, now);
     }

@@ -64,6 +64,8 @@ pub(crate) struct Backend {
     protection: Option<Protection>,
     /// Answers and errors since the last look of the controller.
     answers: [u32; 2],
+    /// The fewest running or ready jobs since the last tick.
+    active_least: u32,
     meters: Box<Meters>,
     /// Busy core-seconds until the last whole second.
     pub(crate) busy_written: f64,
@@ -95,6 +97,7 @@ impl Backend {
             down: false,
             protection: of.admission.as_ref().map(protect).transpose()?,
             answers: [0; 2],
+            active_least: 0,
             meters: Box::new(Meters {
                 requests: Rate::new(REPORT_TAU, now),
                 errors: Rate::new(REPORT_TAU, now),
@@ -159,7 +162,9 @@ impl Backend {
     #[inline]
     pub(crate) fn sample(&mut self, now: Timestamp) {
         if let Some(protection) = &mut self.protection {
-            protection.load.record(self.cpu.active() as u64, now);
+            let active = self.cpu.active();
+            self.active_least = self.active_least.min(active as u32);
+            protection.load.record(active as u64, now);
         }
     }
 
@@ -188,7 +193,9 @@ impl Backend {
             let used = (worked - control.worked_seen).max(0.0);
             control.worked_seen = worked;
             let used = Cost::from_nanos((used * 1e9) as u64);
-            let seen = Seen::new(signals.reading(now)).load(instant).used(used);
+            let least = core::mem::replace(&mut self.active_least, active as u32);
+            let least = f64::from(least) / self.spec.cores;
+            let seen = Seen::new(signals.reading(now)).load(instant).load_least(least).used(used);
             control.controller.tick(lane.gate(), seen, now);
         }
         report

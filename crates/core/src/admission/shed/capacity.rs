@@ -70,7 +70,9 @@ impl Capacity {
         self.done_busy.set_tau(tau);
         let worked = facts.used.unwrap_or(facts.worked).as_nanos() as f64;
         self.done.add_since_last(worked, now);
-        if core::mem::replace(&mut self.was_busy, busy) && busy {
+        // Work that waits at both ends of a tick says nothing if the CPUs idled in between.
+        let idled = facts.load_least.is_some_and(|least| least < 1.0);
+        if core::mem::replace(&mut self.was_busy, busy) && busy && !idled {
             self.busy_clock += elapsed;
             self.done_busy.add_since_last(worked, self.busy_clock);
         }

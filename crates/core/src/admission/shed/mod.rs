@@ -77,10 +77,17 @@ const FREE_BELOW: f64 = 0.1;
 /// At the very most so much may wait, as a multiple of what should, by criticality. Calm traffic
 /// gets this far by luck once in a hundred thousand requests; a surge does in no time.
 const ROOM: [f64; LEVELS] = [4.0, 4.5, 5.0, 6.0];
+/// As long as nothing is shed so much may wait in any case, in seconds: a queue that is gone in two
+/// ticks is gone before anything could be done about it. Where requests are short, it is a
+/// fan-out's.
+const ROOM_TIME: f64 = 0.02;
 /// And of levels that are known not to fit.
 const ROOM_CUT: [f64; LEVELS] = [2.0, 2.0, 2.0, 2.5];
 /// By how much the share of the level that is cut is set too high.
 const OVER: f64 = 1.25;
+/// Below a level that does not fit, others get in only while less than this share of what should
+/// waits: what luck leaves over for a moment will be asked for in the next.
+const LEFT_OVER: f64 = 0.5;
 /// A level that is cut is not let in whole by its share.
 const SHARE_MAX: f64 = 0.999;
 /// Controllers that look more seldom are taken to look as often as this: a plan is no promise for
@@ -98,6 +105,8 @@ pub struct Facts {
     pub reading: Reading,
     /// Running or ready to run per CPU at this moment, where somebody counts.
     pub load: Option<f64>,
+    /// The least of it since the last tick.
+    pub load_least: Option<f64>,
     /// What requests used of the CPU, where it is metered as it is used.
     pub used: Option<Cost>,
     /// Estimated cost of what came as far as this decision, by criticality, lowest first.
@@ -234,7 +243,10 @@ impl Shedder {
         let set_point = self.config.thresholds[self.cut];
         let tick = elapsed.clamp(Duration::from_millis(1), TICK_MAX).as_secs_f64();
         let mut room = match queue {
-            Some(queue) if !facts.dark => ROOM.map(|most| left(facts, queue, most, capacity, tick)),
+            Some(queue) if !facts.dark => {
+                let time = if self.armed[0] { 0.0 } else { ROOM_TIME * capacity / queue.unit };
+                ROOM.map(|most| left(facts, queue, most.max(time), capacity, tick))
+            }
             _ => [f64::INFINITY; LEVELS],
         };
         let shares = if self.armed[0] {
@@ -304,6 +316,9 @@ impl Shedder {
         let (fits, asked) = self.demand.fits(capacity, waiting);
         let amount = self.amount(facts, capacity, queue, busy, set_point, tick).max(asked);
         let amount = amount.max(self.demand.total() * self.config.floor.get());
+        let horizon = self.config.horizon.as_secs_f64().max(tick);
+        let kept = queue.map_or(0.0, |queue| LEFT_OVER * set_point * queue.unit / horizon);
+        let mut kept = if facts.dark { 0.0 } else { kept };
         let mut unused = amount;
         let mut shares = [0.0; LEVELS];
         let mut touched = [true; LEVELS];
@@ -316,6 +331,9 @@ impl Shedder {
                 shares[level] = 1.0;
                 touched[level] = !fits[level];
                 unused -= most;
+                if !fits[level] {
+                    unused -= core::mem::take(&mut kept);
+                }
                 continue;
             }
             if unused > 0.0 {
