@@ -3,6 +3,7 @@ mod batch;
 mod connections;
 mod datacenters;
 mod doorman;
+mod probes;
 mod quota;
 mod restart;
 
