@@ -47,7 +47,12 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    antagonist: "antagonist.yaml",
+    expensive_queries: "expensive_queries.yaml",
+    machine_diversity: "machine_diversity.yaml",
+    restarts: "restarts.yaml",
     retry_storm: "retry-storm.yaml",
+    sinkhole: "sinkhole.yaml",
+    subsetting: "subsetting.yaml",
     surge: "surge.yaml",
-    uneven_machines: "uneven-machines.yaml",
 }

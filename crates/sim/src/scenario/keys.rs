@@ -186,6 +186,7 @@ pub(super) const EVENT: Keys = Keys {
         "works",
         "down",
         "up",
+        "join",
         "restart",
         "lame_duck",
         "down_for",

@@ -46,6 +46,8 @@ pub(crate) struct Backend {
     pub(crate) scheduled: Timestamp,
     pub(crate) fails: bool,
     pub(crate) down: bool,
+    /// It has not joined yet: nobody knows of it.
+    pub(crate) absent: bool,
     protection: Option<Protection>,
     requests: Rate,
     errors: Rate,
@@ -80,6 +82,7 @@ impl Backend {
             scheduled: Timestamp::MAX,
             fails: false,
             down: false,
+            absent: false,
             protection: of.admission.as_ref().map(protect).transpose()?,
             requests: Rate::new(REPORT_TAU, now),
             errors: Rate::new(REPORT_TAU, now),
