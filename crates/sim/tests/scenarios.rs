@@ -48,11 +48,13 @@ macro_rules! scenarios {
 
 scenarios! {
     antagonist: "antagonist.yaml",
+    degraded: "degraded.yaml",
     expensive_queries: "expensive_queries.yaml",
     machine_diversity: "machine_diversity.yaml",
     restarts: "restarts.yaml",
     retry_storm: "retry-storm.yaml",
     sinkhole: "sinkhole.yaml",
+    spillover: "spillover.yaml",
     subsetting: "subsetting.yaml",
     surge: "surge.yaml",
 }
