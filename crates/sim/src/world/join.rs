@@ -4,6 +4,7 @@
 //! the connections to those who are no longer in it and connects to those who are new. What it has
 //! under way at the former it still hears of.
 
+use super::connections::Link;
 use super::{Event, World};
 use crate::dice;
 use core::ops::Range;
@@ -34,7 +35,7 @@ impl World {
     /// Drops the connection to a member that leaves, if there is one.
     fn unlink(&mut self, stack: u32, member: usize) {
         let links = &self.stacks[stack as usize].links;
-        if links.get(member).is_some_and(|link| link.is_open()) {
+        if links.get(member).is_some_and(Link::is_open) {
             self.close(stack, member as u32);
         }
     }
@@ -44,7 +45,7 @@ impl World {
         let client = &mut self.stacks[stack as usize];
         let Some(connections) = &self.connections[client.service] else { return };
         let eager = connections.is_eager();
-        client.links.resize(client.members.len(), super::connections::Link::default());
+        client.links.resize(client.members.len(), Link::default());
         let member = member as u32;
         if eager {
             let at = self.now + dice::seconds(self.network.unit());

@@ -120,8 +120,8 @@ impl Stack {
         })
     }
 
-    /// The members that change when these are the tasks to choose from: which of them, and who is in
-    /// its place. One that is as large as the number of members is one more.
+    /// The members that change when these are the tasks to choose from: which of them, and who is
+    /// in its place. One that is as large as the number of members is one more.
     pub(crate) fn moves(&self, tasks: &[u32]) -> Vec<(usize, u32)> {
         let wanted = chosen(self.subset, self.client, tasks);
         let stays: BTreeSet<u32> = wanted.iter().copied().collect();
