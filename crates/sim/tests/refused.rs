@@ -107,6 +107,7 @@ const WRONG: &[(&str, &str)] = &[
     ("speed: { api: 50% }", "speed: { api: 0% }"),
     ("tasks: 0..2 }", "tasks: 3..5 }"),
     ("tasks: 0..2 }", "tasks: 2..2 }"),
+    ("speed: { api: 50% }, tasks: 0..2", "join: api, tasks: 0..4"),
     // Windows.
     ("calm: 2s..10s", "calm: 10s..2s"),
     ("calm: 2s..10s", "calm: 2s..40s"),

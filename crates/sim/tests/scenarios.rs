@@ -47,14 +47,21 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    antagonist: "antagonist.yaml",
     attempt_histogram: "attempt_histogram.yaml",
     criticality: "criticality.yaml",
     deep_stack: "deep_stack.yaml",
+    degraded: "degraded.yaml",
+    expensive_queries: "expensive_queries.yaml",
     fanout_spike: "fanout_spike.yaml",
+    machine_diversity: "machine_diversity.yaml",
     metastable: "metastable.yaml",
+    restarts: "restarts.yaml",
     retry_budget: "retry_budget.yaml",
+    sinkhole: "sinkhole.yaml",
+    spillover: "spillover.yaml",
     sporadic_clients: "sporadic_clients.yaml",
+    subsetting: "subsetting.yaml",
     surge: "surge.yaml",
     throttle: "throttle.yaml",
-    uneven_machines: "uneven-machines.yaml",
 }

@@ -11,7 +11,7 @@ use core::time::Duration;
 use tidegate_core::Timestamp;
 
 /// What an event can do.
-const ACTIONS: [&str; 16] = [
+const ACTIONS: [&str; 17] = [
     "load",
     "rate",
     "speed",
@@ -20,6 +20,7 @@ const ACTIONS: [&str; 16] = [
     "works",
     "down",
     "up",
+    "join",
     "restart",
     "limits",
     "quota_server",
@@ -125,9 +126,22 @@ impl Event<'_> {
         self.fail_fast(fields, "works", false)?;
         self.down(fields, "down", true)?;
         self.down(fields, "up", false)?;
+        self.join(fields)?;
         self.restart(fields)?;
         self.servers(fields)?;
         self.places(fields)
+    }
+
+    fn join(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
+        for (service, tasks) in self.those(fields, "join")? {
+            if tasks.start == 0 {
+                let what = "all tasks join later, so that nobody is there to begin with";
+                let node = fields.get("tasks").unwrap_or(fields.node);
+                return Err(node.wrong(what, "the last tasks, such as 300..301"));
+            }
+            self.once(Change::Join { service, tasks });
+        }
+        Ok(())
     }
 
     fn restart(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {

@@ -187,6 +187,7 @@ pub(super) const EVENT: Keys = Keys {
         "works",
         "down",
         "up",
+        "join",
         "restart",
         "lame_duck",
         "down_for",

@@ -110,6 +110,14 @@ pub const MEASURES: &[Measure] = &[
     })
     .by_second(),
     Measure::of_services("connections", Unit::Count, &[], measure_parts::connections).by_second(),
+    Measure::of_services("connections_least", Unit::Times, TASK_KEYS, {
+        measure_parts::connections_least
+    })
+    .by_second(),
+    Measure::of_services("connections_most", Unit::Times, TASK_KEYS, {
+        measure_parts::connections_most
+    })
+    .by_second(),
     Measure::of_services("connects", Unit::Count, &[], measure_parts::connects).by_second(),
     Measure::of_services("health_checks", Unit::Count, &[], measure_parts::health_checks)
         .by_second(),

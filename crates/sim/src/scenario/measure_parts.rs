@@ -93,6 +93,27 @@ pub(super) fn connections(s: &Sample<'_>) -> Option<f64> {
     connection_seconds(s).map(|second| f64::from(second.open)).reduce(f64::max)
 }
 
+/// The connections that each task has at the end of the span, over their mean.
+fn connected(s: &Sample<'_>) -> Option<Vec<f64>> {
+    let last = whole_seconds(s).end.checked_sub(1)?;
+    let mut all = Vec::new();
+    for &service in s.services {
+        let open = s.record.connected[service].get(last)?;
+        let tasks = s.tasks.clone().unwrap_or(0..open.len());
+        all.extend(part(open, tasks).iter().map(|&open| f64::from(open)));
+    }
+    let mean = over(all.iter().sum(), all.len() as f64)?;
+    all.into_iter().map(|open| over(open, mean)).collect()
+}
+
+pub(super) fn connections_least(s: &Sample<'_>) -> Option<f64> {
+    connected(s)?.into_iter().reduce(f64::min)
+}
+
+pub(super) fn connections_most(s: &Sample<'_>) -> Option<f64> {
+    connected(s)?.into_iter().reduce(f64::max)
+}
+
 pub(super) fn connects(s: &Sample<'_>) -> Option<f64> {
     Some(connection_seconds(s).map(|second| f64::from(second.connects)).sum())
 }

@@ -313,3 +313,22 @@ fn numbers_are_written_so_that_they_do_not_lie() {
         assert_eq!(written(value, unit), expected);
     }
 }
+
+#[test]
+fn connections_of_each_task() {
+    let mut one = record();
+    // Four seconds of api, whose tasks have 3 and 9 connections at the end of the last.
+    one.connected[0] = vec![vec![0, 0], vec![9, 3], vec![6, 6], vec![3, 9]];
+    table(
+        [&one, &record()],
+        &[
+            ("connections_least: api, during: 0s..4s", Some(0.5)),
+            ("connections_most: api, during: 0s..4s", Some(1.5)),
+            ("connections_most: api, during: 0s..3s", Some(1.0)),
+            ("connections_most: api, tasks: 1..2, during: 0s..4s", Some(1.0)),
+            // Nobody is connected, and later nothing is known.
+            ("connections_least: api, during: 0s..1s", None),
+            ("connections_least: api, during: 0s..5s", None),
+        ],
+    );
+}

@@ -61,6 +61,8 @@ pub(crate) struct Backend {
     pub(crate) scheduled: Timestamp,
     pub(crate) fails: bool,
     pub(crate) down: bool,
+    /// It has not joined yet: nobody knows of it.
+    pub(crate) absent: bool,
     protection: Option<Protection>,
     /// Answers and errors since the last look of the controller.
     answers: [u32; 2],
@@ -95,6 +97,7 @@ impl Backend {
             scheduled: Timestamp::MAX,
             fails: false,
             down: false,
+            absent: false,
             protection: of.admission.as_ref().map(protect).transpose()?,
             answers: [0; 2],
             active_least: 0,

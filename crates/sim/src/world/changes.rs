@@ -48,6 +48,7 @@ impl World {
                 self.each(service, tasks, |world, number| world.set_down(number, down));
             }
             Change::Restart { .. } => self.step(index as u32, 0),
+            Change::Join { service, tasks } => self.join(service, tasks),
             Change::QuotaServer { lost } => self.quota_lost(lost),
             Change::QuotaElection => self.quota_election(),
             Change::Limits { customer, limits } => self.quota_limits(customer, limits),
@@ -140,7 +141,7 @@ impl World {
         self.schedule(number);
     }
 
-    fn each(
+    pub(super) fn each(
         &mut self,
         service: usize,
         tasks: core::ops::Range<usize>,

@@ -62,6 +62,14 @@ pub(super) struct Connections {
     pacers: Vec<HealthPacer>,
     /// The second that is under way.
     second: ConnectionSecond,
+    /// Open ones, by task.
+    open: Vec<u32>,
+}
+
+impl Connections {
+    pub(super) const fn is_eager(&self) -> bool {
+        self.spec.eager
+    }
 }
 
 /// How long a client that connects at the start waits after a refusal.
@@ -84,7 +92,9 @@ impl World {
                 }
             }
             let second = ConnectionSecond::default();
-            self.connections.push(Some(Box::new(Connections { spec, gates, pacers, second })));
+            let open = vec![0; of.tasks.len()];
+            let connections = Connections { spec, gates, pacers, second, open };
+            self.connections.push(Some(Box::new(connections)));
         }
         for stack in 0..self.stacks.len() {
             let service = self.stacks[stack].service;
@@ -168,6 +178,7 @@ impl World {
         }
         connections.second.connects += 1;
         connections.second.open += 1;
+        connections.open[backend.index] += 1;
         let (from, to) = (backend.spec.datacenter, client.datacenter);
         let ready = self.now + cost + latency(&self.spec, &mut self.network, from, to);
         link.ready = Some(ready);
@@ -203,13 +214,15 @@ impl World {
         }
     }
 
-    fn close(&mut self, stack: u32, member: u32) {
+    pub(super) fn close(&mut self, stack: u32, member: u32) {
         let client = &mut self.stacks[stack as usize];
         let number = client.members[member as usize];
         client.links[member as usize].ready = None;
         let Some(connections) = self.connections[client.service].as_mut() else { return };
         connections.second.open = connections.second.open.saturating_sub(1);
-        if let Some(gate) = connections.gates.get(self.backends[number as usize].index) {
+        let index = self.backends[number as usize].index;
+        connections.open[index] = connections.open[index].saturating_sub(1);
+        if let Some(gate) = connections.gates.get(index) {
             gate.release();
         }
         self.ask_for_health(stack, member);
@@ -233,7 +246,7 @@ impl World {
     }
 
     /// A client begins to ask for health, somewhen within the first interval.
-    fn ask_for_health(&mut self, stack: u32, member: u32) {
+    pub(super) fn ask_for_health(&mut self, stack: u32, member: u32) {
         let client = &mut self.stacks[stack as usize];
         let link = &mut client.links[member as usize];
         let Some(connections) = &self.connections[client.service] else { return };
@@ -298,6 +311,7 @@ impl World {
             let Some(connections) = connections else { continue };
             let open = connections.second.open;
             self.record.connections[service].push(connections.second);
+            self.record.connected[service].push(connections.open.clone());
             connections.second = ConnectionSecond { open, ..ConnectionSecond::default() };
         }
     }

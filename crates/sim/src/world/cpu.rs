@@ -79,6 +79,11 @@ impl<J: Copy + Ord> Cpu<J> {
         self.worked
     }
 
+    /// Work per second of a core.
+    pub(crate) const fn speed(&self) -> f64 {
+        self.speed
+    }
+
     pub(crate) fn set_speed(&mut self, speed: f64, now: Timestamp) {
         self.advance(now);
         self.speed = speed;

@@ -212,10 +212,12 @@ impl World {
             return;
         }
         let active = backend.cpu.active() as u32;
-        // What a request of mean size would take among those that are there.
-        let of = &self.spec.services[backend.service];
+        // What a request of mean size would take among those that are there, on the machine as it
+        // is now: that is what the latencies of the last requests tell a real task.
+        let work = self.spec.services[backend.service].work.mean();
+        let work = work * self.cost_factor[backend.service];
         let crowd = ((f64::from(active) + 1.0) / backend.spec.cores).max(1.0);
-        let micros = (of.work.mean() * crowd / backend.spec.speed * 1e6) as u32;
+        let micros = (work * crowd / backend.cpu.speed() * 1e6) as u32;
         let to = self.stacks[stack as usize].datacenter;
         let travel = latency(&self.spec, &mut self.network, backend.spec.datacenter, to);
         let answer = Event::Probed { stack, member, inflight: active, micros };

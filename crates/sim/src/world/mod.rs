@@ -16,6 +16,7 @@ mod datacenters;
 mod doorman;
 mod envoy;
 mod jobs;
+mod join;
 mod quota;
 pub mod record;
 pub mod spec;
@@ -34,8 +35,8 @@ use datacenters::{Planner, Spread};
 use doorman::Tenant;
 use quota::{QuotaServer, RequestLimits};
 use record::Record;
-use spec::{Arrivals, WorldError, WorldSpec};
-use stack::{Fate, Stack};
+use spec::{Arrivals, Change, WorldError, WorldSpec};
+use stack::{Fate, Stack, Way};
 use tidegate_core::admission::Permit;
 use tidegate_core::balance::{BackendId, LoadReport};
 use tidegate_core::rng::{Rng, SeededRng};
@@ -333,7 +334,13 @@ impl World {
         for (service, of) in self.spec.services.iter().enumerate() {
             self.firsts.push(self.backends.len() as u32);
             for index in 0..of.tasks.len() {
-                let backend = Backend::new(service, index, of, customers)?;
+                let mut backend = Backend::new(service, index, of, customers)?;
+                let joins = |change: &Change| {
+                    matches!(change, Change::Join { service: of, tasks }
+                        if *of == service && tasks.contains(&index))
+                };
+                backend.absent = self.spec.changes.iter().any(|(_, change)| joins(change));
+                backend.down = backend.absent;
                 if let Some(gate) = backend.gate() {
                     for (customer, limits) in self.spec.customers.iter().enumerate() {
                         let limits = quota::equal_part(*limits, of.tasks.len() as u64);
@@ -364,9 +371,8 @@ impl World {
             for task in 0..proxy.map_or(client.tasks, |proxy| proxy.tasks.max(1)) {
                 let everywhere = places.is_none().then_some(None);
                 for place in places.iter().flatten().map(|&place| Some(place)).chain(everywhere) {
-                    let members = self.members(client.service, place);
-                    let (from, to) = (client.datacenter, client.service);
-                    self.stacks.push(Stack::new(&client.stack, from, to, task.into(), members)?);
+                    let way = self.way(client.service, place, client.datacenter, task.into());
+                    self.stacks.push(Stack::new(&client.stack, way)?);
                 }
             }
             let rate = if client.batch.is_some() { 0.0 } else { client.rate };
@@ -387,21 +393,33 @@ impl World {
             let backend = &self.backends[number];
             self.own_stacks.push(self.stacks.len() as u32);
             for call in &self.spec.services[backend.service].calls {
-                let place = backend.spec.datacenter;
-                let members = self.members(call.service, None);
-                let client = backend.index as u64;
-                self.stacks.push(Stack::new(&call.stack, place, call.service, client, members)?);
+                let (from, client) = (backend.spec.datacenter, backend.index as u64);
+                let way = self.way(call.service, None, from, client);
+                self.stacks.push(Stack::new(&call.stack, way)?);
             }
         }
         Ok(())
     }
 
-    /// The numbers of a service's tasks, all or those in one datacenter.
+    fn way(&self, service: usize, place: Option<usize>, from: usize, client: u64) -> Way {
+        let here = |task: &&spec::TaskSpec| place.is_none_or(|place| task.datacenter == place);
+        Way {
+            client,
+            datacenter: from,
+            service,
+            place,
+            tasks: self.members(service, place),
+            tasks_max: self.spec.services[service].tasks.iter().filter(here).count(),
+        }
+    }
+
+    /// The numbers of a service's tasks that are there, all or those in one datacenter.
     fn members(&self, service: usize, place: Option<usize>) -> Vec<u32> {
         let tasks = self.spec.services[service].tasks.iter().enumerate();
         tasks
             .filter(|(_, task)| place.is_none_or(|place| task.datacenter == place))
             .map(|(index, _)| self.firsts[service] + index as u32)
+            .filter(|&number| !self.backends[number as usize].absent)
             .collect()
     }
 

@@ -156,6 +156,8 @@ pub struct Record {
     pub busy: Vec<Vec<Vec<f32>>>,
     /// By service, then by second; empty for services whose connections cost nothing.
     pub connections: Vec<Vec<ConnectionSecond>>,
+    /// Connections open at the end of a second, by service, second and task; empty as above.
+    pub connected: Vec<Vec<Vec<u32>>>,
     /// Requests that went to each datacenter, by group, datacenter and second; empty for groups
     /// whose service has no spillover.
     pub sent_to: Vec<Vec<Vec<u32>>>,
@@ -191,6 +193,7 @@ impl Record {
             services: vec![vec![ServiceBin::default(); bins]; services.len()],
             busy: services.iter().map(|&tasks| vec![Vec::new(); tasks]).collect(),
             connections: vec![Vec::new(); services.len()],
+            connected: vec![Vec::new(); services.len()],
             sent_to: vec![Vec::new(); clients],
             quota: Vec::new(),
             batch: vec![Vec::new(); clients],

@@ -5,13 +5,14 @@ use super::envoy::EnvoyThrottle;
 use super::spec::{BalanceSpec, RetrySpec, StackSpec};
 use core::num::NonZeroU32;
 use core::time::Duration;
+use std::collections::BTreeSet;
 use tidegate_core::balance::{
     BackendId, Join, LeastLoaded, LoadReport, Policy, Prequal, RoundRobin, Weighted,
 };
 use tidegate_core::decision::Advice;
 use tidegate_core::retry::{RetryBudget, RetryDecision, RetryPolicy};
 use tidegate_core::rng::{Rng, SeededRng, shuffle};
-use tidegate_core::subset::subset;
+use tidegate_core::subset::{SubsetPolicy, subset};
 use tidegate_core::throttle::Throttle;
 use tidegate_core::units::InvalidNumber;
 use tidegate_core::{Criticality, Outcome, Timestamp};
@@ -22,6 +23,10 @@ pub(crate) struct Stack {
     pub(crate) datacenter: usize,
     /// Whom it asks.
     pub(crate) service: usize,
+    /// The datacenter whose tasks alone it asks, if it is for one.
+    pub(crate) place: Option<usize>,
+    client: u64,
+    subset: Option<(SubsetPolicy, u32)>,
     pub(crate) attempt_timeout: Option<Duration>,
     policy: Policy,
     /// The world's number of each member of the subset.
@@ -32,6 +37,28 @@ pub(crate) struct Stack {
     envoy: Option<EnvoyThrottle>,
     retries: RetrySpec,
     budget: Option<RetryBudget>,
+}
+
+/// From whom to whom a stack goes.
+#[derive(Debug)]
+pub(crate) struct Way {
+    /// The client's number.
+    pub(crate) client: u64,
+    /// Where it is.
+    pub(crate) datacenter: usize,
+    pub(crate) service: usize,
+    /// The datacenter whose tasks alone are asked, if it is for one.
+    pub(crate) place: Option<usize>,
+    /// The numbers of the tasks to choose from, and how many there can be.
+    pub(crate) tasks: Vec<u32>,
+    pub(crate) tasks_max: usize,
+}
+
+/// The tasks that a client connects to, of those that there are.
+fn chosen(rule: Option<(SubsetPolicy, u32)>, client: u64, tasks: &[u32]) -> Vec<u32> {
+    let Some((policy, size)) = rule else { return tasks.to_vec() };
+    let chosen = subset(policy, client, tasks.len() as u32, size);
+    chosen.into_iter().map(|index| tasks[index as usize]).collect()
 }
 
 /// How an attempt came out, as far as the client can tell.
@@ -53,23 +80,13 @@ pub(crate) enum Stand {
 }
 
 impl Stack {
-    /// For client number `client`, with the numbers of the tasks that it may choose from.
-    pub(crate) fn new(
-        spec: &StackSpec,
-        datacenter: usize,
-        service: usize,
-        client: u64,
-        tasks: Vec<u32>,
-    ) -> Result<Self, InvalidNumber> {
-        let mut members = match spec.subset {
-            Some((policy, size)) => {
-                let chosen = subset(policy, client, tasks.len() as u32, size);
-                chosen.into_iter().map(|index| tasks[index as usize]).collect()
-            }
-            None => tasks,
-        };
+    /// By which a client asks as `spec` says.
+    pub(crate) fn new(spec: &StackSpec, way: Way) -> Result<Self, InvalidNumber> {
+        let Way { client, datacenter, service, place, tasks, tasks_max } = way;
+        let mut members = chosen(spec.subset, client, &tasks);
         shuffle(&mut members, &mut SeededRng::new(client));
-        let count = members.len().max(1);
+        let most = spec.subset.map_or(tasks_max, |(_, size)| tasks_max.min(size as usize));
+        let count = most.max(1);
         let mut policy: Policy = match &spec.balance {
             BalanceSpec::RoundRobin => RoundRobin::new(count).into(),
             BalanceSpec::LeastLoaded(config) => LeastLoaded::new(*config).into(),
@@ -86,6 +103,9 @@ impl Stack {
         Ok(Self {
             datacenter,
             service,
+            place,
+            client,
+            subset: spec.subset,
             attempt_timeout: spec.attempt_timeout,
             policy,
             members,
@@ -98,6 +118,30 @@ impl Stack {
                 _ => None,
             },
         })
+    }
+
+    /// The members that change when these are the tasks to choose from: which of them, and who is
+    /// in its place. One that is as large as the number of members is one more.
+    pub(crate) fn moves(&self, tasks: &[u32]) -> Vec<(usize, u32)> {
+        let wanted = chosen(self.subset, self.client, tasks);
+        let stays: BTreeSet<u32> = wanted.iter().copied().collect();
+        let known: BTreeSet<u32> = self.members.iter().copied().collect();
+        let free = (0..self.members.len()).filter(|&member| !stays.contains(&self.members[member]));
+        let new = wanted.into_iter().filter(|number| !known.contains(number));
+        free.chain(self.members.len()..).zip(new).collect()
+    }
+
+    /// Another task is member number `member`, a new one or one that has long been there.
+    pub(crate) fn replace(&mut self, member: usize, number: u32, is_new: bool, now: Timestamp) {
+        let id = BackendId(member as u32);
+        match self.members.get_mut(member) {
+            Some(slot) => {
+                *slot = number;
+                self.policy.remove(id, now);
+            }
+            None => self.members.push(number),
+        }
+        self.policy.add(id, if is_new { Join::Cold } else { Join::Warm }, now);
     }
 
     /// A task of the world stands otherwise than before.

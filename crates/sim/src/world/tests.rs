@@ -3,6 +3,8 @@ mod batch;
 mod connections;
 mod datacenters;
 mod doorman;
+mod join;
+mod probes;
 mod quota;
 mod restart;
 

@@ -85,9 +85,6 @@ const ROOM_TIME: f64 = 0.02;
 const ROOM_CUT: [f64; LEVELS] = [2.0, 2.0, 2.0, 2.5];
 /// By how much the share of the level that is cut is set too high.
 const OVER: f64 = 1.25;
-/// Below a level that does not fit, others get in only while less than this share of what should
-/// waits: what luck leaves over for a moment will be asked for in the next.
-const LEFT_OVER: f64 = 0.5;
 /// A level that is cut is not let in whole by its share.
 const SHARE_MAX: f64 = 0.999;
 /// Controllers that look more seldom are taken to look as often as this: a plan is no promise for
@@ -316,9 +313,6 @@ impl Shedder {
         let (fits, asked) = self.demand.fits(capacity, waiting);
         let amount = self.amount(facts, capacity, queue, busy, set_point, tick).max(asked);
         let amount = amount.max(self.demand.total() * self.config.floor.get());
-        let horizon = self.config.horizon.as_secs_f64().max(tick);
-        let kept = queue.map_or(0.0, |queue| LEFT_OVER * set_point * queue.unit / horizon);
-        let mut kept = if facts.dark { 0.0 } else { kept };
         let mut unused = amount;
         let mut shares = [0.0; LEVELS];
         let mut touched = [true; LEVELS];
@@ -331,9 +325,6 @@ impl Shedder {
                 shares[level] = 1.0;
                 touched[level] = !fits[level];
                 unused -= most;
-                if !fits[level] {
-                    unused -= core::mem::take(&mut kept);
-                }
                 continue;
             }
             if unused > 0.0 {

@@ -47,6 +47,13 @@ pub enum Change {
         /// Whether they are gone.
         down: bool,
     },
+    /// Tasks join that nobody knew of before, and clients work out their subsets anew.
+    Join {
+        /// Which service.
+        service: usize,
+        /// Which of its tasks: the last ones, or indexes have holes.
+        tasks: core::ops::Range<usize>,
+    },
     /// Tasks restart: lame duck, then down, then up and slow until they have warmed up. Balancers
     /// see them leave and join.
     Restart {
