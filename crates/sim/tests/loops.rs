@@ -220,7 +220,7 @@ fn rare_dear_requests_do_not_make_the_task_refuse_the_cheap() {
         world.estimate = Duration::from_millis(15);
         world.work = |rng| Duration::from_millis(if rng.below(1_000) == 0 { 10_000 } else { 15 });
         let (mean, worst) = settled(&run(&world));
-        assert!(mean > 0.97 && worst > 0.85, "{cores} cores at {load}x: busy {mean}, {worst}");
+        assert!(mean > 0.95 && worst > 0.8, "{cores} cores at {load}x: busy {mean}, {worst}");
     }
 }
 
