@@ -47,6 +47,10 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    bad_customer: "bad_customer.yaml",
+    cost_jump: "cost_jump.yaml",
+    oversubscribed: "oversubscribed.yaml",
+    quota_criticality: "quota_criticality.yaml",
     retry_storm: "retry-storm.yaml",
     surge: "surge.yaml",
     uneven_machines: "uneven-machines.yaml",
