@@ -51,6 +51,7 @@ scenarios! {
     cost_jump: "cost_jump.yaml",
     oversubscribed: "oversubscribed.yaml",
     quota_criticality: "quota_criticality.yaml",
+    quota_server_loss: "quota_server_loss.yaml",
     retry_storm: "retry-storm.yaml",
     surge: "surge.yaml",
     uneven_machines: "uneven-machines.yaml",
