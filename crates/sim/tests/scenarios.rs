@@ -48,6 +48,7 @@ macro_rules! scenarios {
 
 scenarios! {
     bad_customer: "bad_customer.yaml",
+    batch_proxy: "batch_proxy.yaml",
     cost_jump: "cost_jump.yaml",
     oversubscribed: "oversubscribed.yaml",
     quota_criticality: "quota_criticality.yaml",
