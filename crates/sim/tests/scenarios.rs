@@ -50,6 +50,8 @@ scenarios! {
     bad_customer: "bad_customer.yaml",
     batch_proxy: "batch_proxy.yaml",
     cost_jump: "cost_jump.yaml",
+    doorman: "doorman.yaml",
+    idle_health_checks: "idle_health_checks.yaml",
     oversubscribed: "oversubscribed.yaml",
     quota_criticality: "quota_criticality.yaml",
     quota_server_loss: "quota_server_loss.yaml",
