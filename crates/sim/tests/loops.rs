@@ -70,7 +70,7 @@ fn run(world: &World) -> Report {
     let cores = world.cores as f64;
     let mut load = LoadAverage::new(LoadAverage::TAU_DEFAULT, cores, Timestamp::ZERO).unwrap();
     let mut cpu = Slope::new(Duration::from_millis(100), cores).unwrap();
-    let mut busy_total = Duration::ZERO;
+    let (mut busy_total, mut used_seen) = (Duration::ZERO, Duration::ZERO);
 
     // Events: (time, number); jobs by number.
     let mut waits: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
@@ -155,7 +155,9 @@ fn run(world: &World) -> Report {
                 report.load_sum += smoothed;
                 report.load_count += 1.0;
             }
-            let seen = Seen::new(signals.reading(t)).load(active as f64 / cores);
+            let used = Cost::from_nanos((busy_total - used_seen).as_nanos() as u64);
+            used_seen = busy_total;
+            let seen = Seen::new(signals.reading(t)).load(active as f64 / cores).used(used);
             let plan = controller.tick(&gate, seen, t);
             let open = !plan.sheds();
             report.opened += u64::from(open && !was_open);

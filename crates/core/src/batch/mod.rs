@@ -226,6 +226,11 @@ impl<T> BatchProxy<T> {
         self.publish();
     }
 
+    /// An answer carried a load report: the utilization of the backend that it came from.
+    pub fn on_load(&mut self, utilization: f64, now: Timestamp) {
+        self.pace.on_load(utilization, now);
+    }
+
     /// When [`BatchProxy::release`] may give something, if nothing is offered and nothing comes
     /// back before; none if only that can change anything.
     pub fn next_deadline(&self) -> Option<Timestamp> {

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! accepted:   window += growth                  (below 1:  window *= 1 + growth)
+//! busy:       window -= growth                  down to 1
 //! refused:    window *= backoff                 once for all that was sent before
 //! spacing   = latency / window                  between two releases
 //! ```
@@ -18,14 +19,24 @@
 //! one refusal to the next, so about 4 % of what is sent is refused: the price of knowing the
 //! limit.
 //!
-//! Growth is fast until the first refusal. It is fast again after a collapse, which is a window
+//! Growth is fast until the first refusal, or until the backends are busy. It is fast again after a collapse, which is a window
 //! that was cut down to the slowest pace there is: whoever refuses even that is not refusing the
 //! pace. The largest window of the last minute or two is then what worked, and growth is fast up to
 //! half of it, so that an outage is not paid for twice, be it total or partial.
 //!
 //! Growth pauses while nothing waits, as an unused window proves nothing, and while latency is at
 //! twice its recent best, as then the backends are filling up and the next answer would be a
-//! refusal. A pushback is waited for exactly. However bad it looks, one request each
+//! refusal. The best is the best mean of many answers: the least of a few is luck, and whoever was
+//! lucky once would not grow for minutes.
+//!
+//! Backends that take whatever they are sent until they are full are full with batch work, and
+//! everyone else waits behind it. Where answers carry a load report the pace therefore leaves room:
+//! above `utilization_target` the backends are **busy**, and the window gives way. Not below one:
+//! if they are busy without batch work, it should starve no more than refusals make it. Reports
+//! are averages and late, and a window that did not wait for them would swing: so it changes by a
+//! quarter a second at most, and by two thirds while growth is fast.
+//!
+//! A pushback is waited for exactly. However bad it looks, one request each
 //! `probe_interval` goes out, or nobody would notice that it got better.
 //!
 //! When it is wrong: a backend that never refuses but queues holds the window only for as long as
@@ -59,6 +70,9 @@ pub struct PaceConfig {
     pub backoff: f64,
     /// Latency over its recent best, from which the window does not grow.
     pub latency_tolerance: f64,
+    /// Utilization of the backends above which the window gives way, where they report it. Less
+    /// leaves more of them unused; more makes those wait longer who share them. Above 1 is never.
+    pub utilization_target: f64,
     /// The longest time between two releases, and so the slowest pace. Short enough to notice
     /// within seconds that the backends are back, and nothing to a backend. At least a millisecond:
     /// requests that are not spaced at all are no pace.
@@ -75,6 +89,8 @@ impl Default for PaceConfig {
             growth_fast: 0.25,
             backoff: 0.8,
             latency_tolerance: 2.0,
+            // Queues are short up to there, and below 85 % of what it aims at no task sheds.
+            utilization_target: 0.8,
             probe_interval: Duration::from_secs(1),
             pushback_max: Duration::from_secs(600),
         }
@@ -97,6 +113,8 @@ impl PaceConfig {
         let probe = self.probe_interval.as_secs_f64();
         within("the probe interval in seconds", "0.001 or more", 0.001..=f64::MAX, probe)?;
         within("latency tolerance", "between 1 and 1000", 1.0..=1000.0, self.latency_tolerance)?;
+        let target = self.utilization_target;
+        within("the utilization to aim at", "between 0.01 and 1000", 0.01..=1000.0, target)?;
         within("the largest window", "1 or more", 1.0..=f64::MAX, f64::from(self.window_max))
     }
 }
@@ -105,6 +123,15 @@ impl PaceConfig {
 const LATENCY_FIRST: Duration = Duration::from_millis(50);
 /// Over what time latency is averaged: long enough for a dozen requests at a slow pace.
 const LATENCY_TAU: Duration = Duration::from_secs(1);
+/// Answers whose mean counts as a latency that was had. Of service times that spread like an
+/// exponential it is right to 6 %, and the least of hundreds of such means a sixth too low.
+const BEST_OF: u32 = 256;
+/// The highest utilization that is believed.
+const UTILIZATION_MAX: f64 = 10.0;
+/// Over what time reports are averaged: each is an average already, but of one backend alone.
+const REPORTS_TAU: Duration = Duration::from_millis(250);
+/// How long reports take to show what was sent: they are averages over about that.
+const REPORT_LAG: Duration = Duration::from_secs(1);
 /// How long the best is remembered, once or twice over. For latency: a release that makes requests
 /// dearer stops growth for no longer than that. For the window: a minute outlasts most outages, and
 /// is short enough to ask too fast.
@@ -129,6 +156,10 @@ pub struct Pace {
     /// How far latencies are from their average, on average.
     deviation: Average,
     best: Best,
+    /// Latencies that are not in a mean yet: their sum and number.
+    lately: (f64, u32),
+    /// What the backends report.
+    utilization: Average,
     outstanding: u64,
     /// When the next release is due.
     due: Timestamp,
@@ -149,6 +180,8 @@ impl Pace {
             latency: Average::new(LATENCY_TAU),
             deviation: Average::new(LATENCY_TAU),
             best: Best::new(f64::min),
+            lately: (0.0, 0),
+            utilization: Average::new(REPORTS_TAU),
             outstanding: 0,
             due: Timestamp::ZERO,
             pushback_until: Timestamp::ZERO,
@@ -193,12 +226,14 @@ impl Pace {
                 let off = self.latency.get().map_or(sample / 2.0, |mean| (sample - mean).abs());
                 self.deviation.record(off, now);
                 self.latency.record(sample, now);
-                self.best.record(self.latency_nanos(), now);
+                self.note_best(sample, now);
                 self.accepted_since_cut = true;
                 let slow = self.best.get().is_some_and(|best| {
                     self.latency_nanos() > self.config.latency_tolerance * best
                 });
-                if window_is_used && !slow {
+                if self.is_busy() {
+                    self.give_way(now);
+                } else if window_is_used && !slow {
                     self.grow();
                 }
             }
@@ -211,6 +246,14 @@ impl Pace {
             }
             Outcome::NoAnswer => self.cut(latency, now),
             Outcome::Abandoned => {}
+        }
+    }
+
+    /// An answer said how busy the backend is that it came from: used over reserved.
+    pub fn on_load(&mut self, utilization: f64, now: Timestamp) {
+        // Less than nothing is no report; beyond all measure it would never be forgotten.
+        if utilization > 0.0 {
+            self.utilization.record(utilization.min(UTILIZATION_MAX), now);
         }
     }
 
@@ -244,11 +287,40 @@ impl Pace {
     }
 
     fn grow(&mut self) {
-        let fast = self.is_growing_fast();
-        let growth = if fast { self.config.growth_fast } else { self.config.growth };
+        let growth = if self.is_growing_fast() {
+            self.config.growth_fast.min(self.step_max() / 2.0)
+        } else {
+            self.config.growth.min(self.step_max() / 4.0)
+        };
         self.window += growth * self.window.min(1.0);
         self.window = self.window.min(f64::from(self.config.window_max));
         self.collapsed &= self.is_growing_fast();
+    }
+
+    /// The backends are busy: as after a refusal, what they take is known.
+    fn give_way(&mut self, now: Timestamp) {
+        self.worked.record(self.window, now);
+        let step = self.config.growth.min(self.step_max() / 4.0);
+        self.window = self.window.min((self.window - step).max(1.0));
+    }
+
+    /// The step for an answer that makes a factor e in the lag of reports, where there are any.
+    fn step_max(&self) -> f64 {
+        let known = self.utilization.get().map(|_| self.latency_nanos() / nanos(REPORT_LAG) as f64);
+        known.unwrap_or(f64::INFINITY)
+    }
+
+    fn note_best(&mut self, latency: f64, now: Timestamp) {
+        self.lately = (self.lately.0 + latency, self.lately.1 + 1);
+        let (sum, count) = self.lately;
+        if count >= BEST_OF {
+            self.best.record(sum / f64::from(count), now);
+            self.lately = (0.0, 0);
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.utilization.get().is_some_and(|load| load > self.config.utilization_target)
     }
 
     fn is_growing_fast(&self) -> bool {

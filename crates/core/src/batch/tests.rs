@@ -241,6 +241,7 @@ fn a_pace_that_makes_no_sense_is_refused() {
         (PaceConfig { backoff: 1.0, ..default }, "backoff"),
         (PaceConfig { probe_interval: Duration::ZERO, ..default }, "the probe interval in seconds"),
         (PaceConfig { latency_tolerance: f64::INFINITY, ..default }, "latency tolerance"),
+        (PaceConfig { utilization_target: 0.0, ..default }, "the utilization to aim at"),
         (PaceConfig { window_max: 0, ..default }, "the largest window"),
     ] {
         assert_eq!(Pace::new(config).unwrap_err().quantity, name);
@@ -287,11 +288,62 @@ fn a_window_does_not_grow_while_latency_is_high() {
         }
         pace.window()
     };
-    let calm = accept(&mut pace, 10, 100);
+    let calm = accept(&mut pace, 10, 300);
     let rising = accept(&mut pace, 40, 300);
     assert!(rising > calm, "the average takes a moment");
     assert_eq!(accept(&mut pace, 40, 300), rising);
     assert!(accept(&mut pace, 10, 300) > rising);
+}
+
+#[test]
+fn one_lucky_answer_is_no_latency_to_go_by() {
+    let mut pace = Pace::new(PaceConfig::default()).unwrap();
+    let mut now = Timestamp::ZERO;
+    for latency_us in core::iter::once(10).chain(core::iter::repeat_n(10_000, 100)) {
+        now += Duration::from_millis(10);
+        pace.on_result(Outcome::Served, Duration::from_micros(latency_us), true, now);
+    }
+    assert!((pace.window() - (1.0 + 101.0 * 0.25)).abs() < 1e-9, "{}", pace.window());
+}
+
+#[test]
+fn a_window_gives_way_while_backends_are_busy_down_to_one() {
+    let mut pace = Pace::new(PaceConfig::default()).unwrap();
+    let mut now = Timestamp::ZERO;
+    let mut accept = |pace: &mut Pace, utilization, times| {
+        for _ in 0..times {
+            now += Duration::from_millis(10);
+            pace.on_load(utilization, now);
+            pace.on_result(Outcome::Served, Duration::from_millis(50), true, now);
+        }
+        pace.window()
+    };
+    // Reports show what was sent after a second: 50 ms of latency are 5 % of that, and half of it
+    // is a step.
+    let grown = accept(&mut pace, 0.5, 100);
+    assert!((grown - 3.5).abs() < 1e-9, "{grown}");
+    // An average over 250 ms from 0.5 towards 0.9 is above 0.8 after 250 x ln 4 = 347 ms. From
+    // then on it is a step of 1 % down for each answer.
+    let peak = accept(&mut pace, 0.9, 35);
+    assert!((peak - 4.35).abs() < 0.04, "{peak}");
+    let given = accept(&mut pace, 0.9, 200);
+    assert!((peak - given - 2.0).abs() < 0.03, "{peak} {given}");
+    assert_eq!(accept(&mut pace, 0.9, 2_000).to_bits(), 1.0_f64.to_bits());
+    // What refusals took below one, reports leave alone.
+    now += Duration::from_secs(1);
+    pace.on_result(Outcome::Refused(Advice::RetryElsewhere), Duration::ZERO, true, now);
+    let cut = pace.window();
+    assert!((cut - 0.8).abs() < 1e-9);
+    pace.on_load(0.9, now);
+    pace.on_result(Outcome::Served, Duration::from_millis(50), true, now);
+    assert_eq!(pace.window().to_bits(), cut.to_bits());
+    // Nonsense is no report.
+    let mut unheard = Pace::new(PaceConfig::default()).unwrap();
+    for nonsense in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.0] {
+        unheard.on_load(nonsense, now);
+    }
+    unheard.on_result(Outcome::Served, Duration::from_millis(50), true, now);
+    assert!((unheard.window() - 1.25).abs() < 1e-9);
 }
 
 /// Backends that take `rate` requests of batch work a second and refuse the rest.
@@ -622,6 +674,7 @@ proptest! {
     fn no_report_breaks_the_pace(
         growth in 1e-6..=1.0_f64, growth_fast in 1e-6..=1.0_f64, backoff in 0.01..=0.99_f64,
         tolerance in 1.0..=1000.0_f64, window_max in 1_u32.., probe in 1_000_000_u64..,
+        target in 0.01..=2.0_f64, load in any::<f64>(),
         results in proptest::collection::vec((0_u8..4, any::<u64>(), any::<u64>()), 0..60),
     ) {
         let mut pace = Pace::new(PaceConfig {
@@ -630,6 +683,7 @@ proptest! {
             growth_fast,
             backoff,
             latency_tolerance: tolerance,
+            utilization_target: target,
             probe_interval: Duration::from_nanos(probe),
             pushback_max: Duration::MAX,
         })
@@ -643,6 +697,9 @@ proptest! {
             };
             if pace.may_release(now) {
                 pace.on_release(now);
+            }
+            if kind == 3 {
+                pace.on_load(load, now);
             }
             pace.on_result(outcome, latency, true, now);
             prop_assert!(pace.window() > 0.0);

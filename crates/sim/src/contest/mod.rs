@@ -347,7 +347,7 @@ mod tests {
             assert!(rare || verdict.goodput >= 0.75 && verdict.starved == 0.0, "{what}");
             assert!(verdict.fitting_lost.is_none_or(|lost| lost <= 0.02), "{what}");
             // Worst where a level asks for just what there is: its queue wanders to its limit.
-            assert!(rare || verdict.p99_ratio <= 4.0, "{what}");
+            assert!(rare || verdict.p99_ratio <= 4.5, "{what}");
             assert!(rare || verdict.recovery <= 3.0, "{what}");
         }
     }

@@ -195,6 +195,7 @@ fn proxy(node: &Node) -> Result<Option<BatchProxySpec>, Fault> {
         fields.set("window_max", &mut pace.window_max, window)?;
         fields.set("growth", &mut pace.growth, Node::share)?;
         fields.set("backoff", &mut pace.backoff, Node::share)?;
+        fields.set("utilization_target", &mut pace.utilization_target, Node::portion)?;
         fields.set("probe_interval", &mut pace.probe_interval, Node::some_time)?;
         BatchProxy::<()>::new(spec.config)
             .map(|_| ())

@@ -236,7 +236,15 @@ pub(super) const BATCH: Keys =
 
 pub(super) const PROXY: Keys = Keys {
     of: "a batch proxy",
-    names: &["tasks", "queue_max", "window_max", "growth", "backoff", "probe_interval"],
+    names: &[
+        "tasks",
+        "queue_max",
+        "window_max",
+        "growth",
+        "backoff",
+        "utilization_target",
+        "probe_interval",
+    ],
 };
 
 pub(super) const ENVOY_THROTTLE: Keys = Keys {

@@ -103,6 +103,7 @@ pub const MEASURES: &[Measure] = &[
     Measure::of_clients("nearest", Unit::Share, &[], measure_parts::nearest).by_second(),
     Measure::of_clients("batch_time", Unit::Time, &[], measure_parts::batch_time),
     Measure::of_clients("batch_done", Unit::Count, &[], measure_parts::batch_done).by_second(),
+    Measure::of_clients("leased", Unit::Share, &[], measure_parts::leased).by_second(),
     Measure::of_clients("leased_least", Unit::Share, &[], measure_parts::leased_least).by_second(),
     Measure::of_clients("leased_most", Unit::Share, &[], measure_parts::leased_most).by_second(),
     Measure::of_clients("quota_enforced", Unit::Share, &["customer"], {

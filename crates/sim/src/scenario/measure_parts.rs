@@ -53,25 +53,36 @@ pub(super) fn batch_done(s: &Sample<'_>) -> Option<f64> {
     done.map(|second| f64::from(second.done)).reduce(|a, b| a + b)
 }
 
-fn leased(s: &Sample<'_>, fold: fn(f64, f64) -> f64) -> Option<f64> {
-    let servers = s.clients.iter().filter_map(|&client| s.parts.world.clients[client].doorman);
-    let seconds = servers.flat_map(|server| part(&s.record.doormen[server], whole_seconds(s)));
+/// What was leased in each second, over what there was or was wanted.
+fn leases(s: &Sample<'_>) -> Vec<f64> {
+    let mut servers: Vec<usize> =
+        s.clients.iter().filter_map(|&client| s.parts.world.clients[client].doorman).collect();
+    servers.sort_unstable();
+    servers.dedup();
+    let seconds =
+        servers.iter().flat_map(|&server| part(&s.record.doormen[server], whole_seconds(s)));
     let share = |second: &DoormanSecond| {
         // Nobody can be given more than it wants.
         let most = f64::from(second.capacity.min(second.wanted));
         over(f64::from(second.leased), most)
     };
-    seconds.filter_map(share).reduce(fold)
+    seconds.filter_map(share).collect()
 }
 
-/// The least that was leased in any second, over what there was or was wanted.
+/// What was leased, over what there was or was wanted: the mean of all seconds.
+pub(super) fn leased(s: &Sample<'_>) -> Option<f64> {
+    let seconds = leases(s);
+    over(seconds.iter().sum(), seconds.len() as f64)
+}
+
+/// The least in any second.
 pub(super) fn leased_least(s: &Sample<'_>) -> Option<f64> {
-    leased(s, f64::min)
+    leases(s).into_iter().reduce(f64::min)
 }
 
 /// The most.
 pub(super) fn leased_most(s: &Sample<'_>) -> Option<f64> {
-    leased(s, f64::max)
+    leases(s).into_iter().reduce(f64::max)
 }
 
 /// The most of a customer's limit that tasks enforced together in any second.

@@ -1,7 +1,7 @@
 //! Measures of records that are written by hand.
 
 use super::*;
-use crate::world::record::Record;
+use crate::world::record::{DoormanSecond, Record};
 use tidegate_core::Timestamp;
 
 /// One service of two tasks of two cores each, with a capacity of 200 requests a second.
@@ -331,4 +331,35 @@ fn connections_of_each_task() {
             ("connections_least: api, during: 0s..5s", None),
         ],
     );
+}
+
+#[test]
+fn leases_over_what_there_is_or_is_wanted() {
+    let second = |leased, wanted| DoormanSecond { capacity: 100.0, leased, wanted };
+    let mut record = record();
+    record.doormen = vec![vec![second(90.0, 200.0), second(105.0, 200.0), second(60.0, 50.0)]];
+    // Both clients have the same server, which counts once: 0.9, 1.05 and 60 of 50.
+    let checks = "\
+name: hand
+story: Written by hand.
+lasts: 10s
+services: { api: { tasks: 1, work: 1ms } }
+doormen: { rate: { capacity: 100/s } }
+clients:
+  web: { service: api, rate: 100/s, doorman: rate }
+  jobs: { service: api, rate: 100/s, doorman: rate }
+checks:
+  - { leased: [web, jobs], at_least: 105%, at_most: 105% }
+  - { leased: web, during: 0s..2s, at_least: 97.5%, at_most: 97.5% }
+  - { leased_least: [web, jobs], at_least: 90%, at_most: 90% }
+  - { leased_most: [web, jobs], at_least: 120%, at_most: 120% }
+  - { leased: web, during: 5s..6s, at_most: 100% }
+";
+    let scenario = Scenario::parse("hand.yaml", checks).unwrap();
+    let found: Vec<Option<f64>> =
+        scenario.judge(&[&record]).iter().map(|judged| judged.measured).collect();
+    for (found, expected) in found.iter().zip([1.05, 0.975, 0.9, 1.2]) {
+        assert!((found.unwrap() - expected).abs() < 1e-6, "{found:?}, not {expected}");
+    }
+    assert_eq!(found[4], None, "nothing was written down");
 }

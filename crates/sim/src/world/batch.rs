@@ -190,15 +190,15 @@ impl World {
                         Some(stack) => {
                             self.call(Parent::Item(key), stack, criticality, customer, deadline);
                         }
-                        None => self.returned(key, Reply::Failed),
+                        None => self.returned(key, Reply::Failed, None),
                     }
                 }
             }
         }
     }
 
-    /// What a proxy sent on has come back.
-    pub(super) fn returned(&mut self, key: Key, reply: Reply) {
+    /// What a proxy sent on has come back, with the utilization of where it was done.
+    pub(super) fn returned(&mut self, key: Key, reply: Reply, load: Option<f64>) {
         let Some(item) = self.items.get_mut(key) else { return };
         let (group, proxy, latency) = (item.group, item.proxy, self.now.since(item.sent));
         let outcome = match reply {
@@ -207,7 +207,11 @@ impl World {
             Reply::Failed | Reply::Gone => Outcome::NoAnswer,
         };
         if let Some(batch) = &mut self.groups[group as usize].batch {
-            batch.proxies[proxy as usize].core.on_result(outcome, latency, self.now);
+            let core = &mut batch.proxies[proxy as usize].core;
+            if let Some(load) = load {
+                core.on_load(load, self.now);
+            }
+            core.on_result(outcome, latency, self.now);
         }
         self.tell(key, reply);
         // Not from within a release: whoever is asked for the next one is asked anew.

@@ -155,7 +155,10 @@ impl World {
                 let good = self.answered(group, &call, reply);
                 self.worked(group, worker, good, None);
             }
-            Parent::Item(item) => self.returned(item, reply),
+            Parent::Item(item) => {
+                let report = self.reports[call.backend as usize];
+                self.returned(item, reply, good.then_some(report.cpu_utilization));
+            }
         }
     }
 

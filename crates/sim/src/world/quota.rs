@@ -38,6 +38,8 @@ enum Letter {
         id: TaskId,
         /// The task joined anew with this report.
         joined: bool,
+        /// With the first answer on a stream: what it may use without a grant, by customer.
+        unseen: Option<Vec<Limits>>,
     },
     Grant {
         backend: u32,
@@ -46,6 +48,7 @@ enum Letter {
     },
     Unseen {
         backend: u32,
+        unseen: Vec<Limits>,
     },
 }
 
@@ -72,11 +75,27 @@ struct Member {
     answered: Timestamp,
 }
 
+impl Member {
+    fn learn_unseen(&mut self, unseen: &[Limits]) {
+        for (held, unseen) in self.held.iter_mut().zip(unseen) {
+            held.grant.set_unseen(*unseen);
+        }
+    }
+}
+
 /// One service's fleet.
 #[derive(Debug)]
 struct Book {
     fleet: Fleet,
     backends: BTreeMap<TaskId, u32>,
+    /// Tasks have to be told anew what they may use without a grant.
+    news: bool,
+}
+
+impl Book {
+    fn unseen(&self, customers: usize) -> Vec<Limits> {
+        (0..customers).map(|customer| self.fleet.unseen(CustomerId(customer as u32))).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -147,6 +166,11 @@ impl QuotaServer {
             }
             clock += spec.report_every;
         }
+        for member in members.iter_mut().flatten() {
+            if let Some(book) = &books[member.service] {
+                member.learn_unseen(&book.unseen(member.held.len()));
+            }
+        }
     }
 
     fn book(&self, since: Timestamp) -> Result<Book, WorldError> {
@@ -158,7 +182,7 @@ impl QuotaServer {
             // There is room for all: the configuration was made so.
             let _ = fleet.set_customer(&format!("c{customer}"), *limits);
         }
-        Ok(Book { fleet, backends: BTreeMap::new() })
+        Ok(Book { fleet, backends: BTreeMap::new(), news: false })
     }
 
     fn elect(&mut self, now: Timestamp) -> Result<(), WorldError> {
@@ -280,6 +304,7 @@ impl World {
         let Some(place) = server.limits.get_mut(customer) else { return };
         *place = limits;
         for book in server.books.iter_mut().flatten() {
+            book.news = true;
             if customer == 0 {
                 book.fleet.set_default(limits);
             } else {
@@ -357,6 +382,7 @@ impl World {
                 let fleet = &mut book.fleet;
                 let known = id.filter(|&id| !resumes || fleet.resume(id, clock).is_ok());
                 let mut joined = false;
+                let customers = server.limits.len();
                 let mut report = known.map(|id| (id, fleet.report(id, acked, &usages, clock)));
                 if !matches!(report, Some((_, Ok(_)))) {
                     joined = true;
@@ -373,12 +399,15 @@ impl World {
                 if let Some(member) = &mut server.members[backend as usize] {
                     member.answered = member.answered.max(sent);
                 }
-                let letter = server.letters.insert(Letter::Answer { backend, sent, id, joined });
+                let unseen = (resumes || joined).then(|| book.unseen(customers));
+                let answer = Letter::Answer { backend, sent, id, joined, unseen };
+                let letter = server.letters.insert(answer);
                 self.queue.push(now + server.spec.latency, Event::Letter { letter });
             }
-            Letter::Answer { backend, sent, id, joined } => {
+            Letter::Answer { backend, sent, id, joined, unseen } => {
                 let Some(member) = &mut server.members[backend as usize] else { return };
                 member.id = Some(id);
+                member.learn_unseen(unseen.as_deref().unwrap_or_default());
                 for held in &mut member.held {
                     if joined {
                         held.grant.rejoin(id.epoch());
@@ -388,27 +417,23 @@ impl World {
                 self.enforce(backend);
             }
             Letter::Grant { backend, change, answered } => {
+                let silence = server.spec.fleet.silence;
                 let Some(member) = &mut server.members[backend as usize] else { return };
                 let Change { customer, generation, limits, safe, revoked, .. } = change;
                 if let Some(held) = member.held.get_mut(customer.index())
                     && held.grant.grant(generation, limits, safe, answered, now)
                 {
                     held.revoked = revoked;
+                    if revoked {
+                        held.grant = FailStatic::new(silence, limits);
+                    }
                 }
                 member.acked = member.acked.max(Some(generation));
                 self.enforce(backend);
             }
-            Letter::Unseen { backend } => {
-                let service = self.backends[backend as usize].service;
-                let (silence, books) = (server.spec.fleet.silence, &server.books);
+            Letter::Unseen { backend, unseen } => {
                 let Some(member) = &mut server.members[backend as usize] else { return };
-                let Some(book) = &books[service] else { return };
-                for (customer, held) in member.held.iter_mut().enumerate() {
-                    if held.revoked {
-                        let unseen = book.fleet.unseen(CustomerId(customer as u32));
-                        held.grant = FailStatic::new(silence, unseen);
-                    }
-                }
+                member.learn_unseen(&unseen);
                 self.enforce(backend);
             }
         }
@@ -428,9 +453,11 @@ impl World {
                 let letter = server.letters.insert(letter);
                 self.queue.push(arrival, Event::Letter { letter });
             }
-            if round.unseen {
+            if round.unseen | core::mem::take(&mut book.news) {
+                let unseen = book.unseen(server.limits.len());
                 for &backend in book.backends.values() {
-                    let letter = server.letters.insert(Letter::Unseen { backend });
+                    let letter = Letter::Unseen { backend, unseen: unseen.clone() };
+                    let letter = server.letters.insert(letter);
                     self.queue.push(arrival, Event::Letter { letter });
                 }
             }
@@ -530,8 +557,55 @@ impl RequestLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::spec::ServiceSpec;
+    use crate::world::spec::{Change, ServiceSpec, TaskSpec};
     use tidegate_core::rng::SeededRng;
+
+    /// Every task uses without a grant what its leader says, and all of them no more than that.
+    fn is_told(world: &World, places: u64) -> bool {
+        let server = world.quota.as_ref().unwrap();
+        let set_aside = server.limits[1].whole().as_nanos_per_sec() / 100;
+        server.members.iter().flatten().all(|member| {
+            let told = Limits::total(CostRate::from_nanos_per_sec(set_aside / places));
+            let mut grant = member.held[1].grant;
+            grant.set_unseen(told);
+            grant == member.held[1].grant
+        })
+    }
+
+    fn run_until(world: &mut World, seconds: u64) {
+        while let Some((at, event)) = world.queue.pop() {
+            world.now = at;
+            world.happen(event);
+            if at >= Timestamp::from_secs(seconds) {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn tasks_are_told_what_they_may_use_without_a_grant() {
+        // Of 6.4 CPU, 64 ms a second are set aside: for 40 tasks, among 128 places.
+        let cpus = |cpus| Limits::total(CostRate::from_cpus(cpus).unwrap());
+        let mut spec = WorldSpec { lasts: Duration::from_secs(60), ..WorldSpec::default() };
+        let tasks = vec![TaskSpec::default(); 40];
+        let admission = Some(crate::world::spec::AdmissionSpec::default());
+        spec.services.push(ServiceSpec { tasks, admission, ..ServiceSpec::default() });
+        spec.customers = vec![Limits::UNLIMITED, cpus(6.4)];
+        spec.quota_server = Some(QuotaServerSpec::default());
+        spec.changes = vec![
+            (Timestamp::from_secs(5), Change::Limits { customer: 1, limits: cpus(12.8) }),
+            (Timestamp::from_secs(10), Change::QuotaServer { lost: true }),
+            (Timestamp::from_secs(15), Change::Limits { customer: 1, limits: cpus(3.2) }),
+            (Timestamp::from_secs(20), Change::QuotaServer { lost: false }),
+            (Timestamp::from_secs(30), Change::QuotaElection),
+        ];
+        let mut world = World::new(spec).unwrap();
+        assert!(is_told(&world, 128), "at the start");
+        for (second, told) in [(7, true), (19, false), (23, true), (35, true)] {
+            run_until(&mut world, second);
+            assert_eq!(is_told(&world, 128), told, "after {second} s");
+        }
+    }
 
     #[test]
     fn requests_are_counted_whatever_they_cost() {
