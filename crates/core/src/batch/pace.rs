@@ -19,10 +19,11 @@
 //! one refusal to the next, so about 4 % of what is sent is refused: the price of knowing the
 //! limit.
 //!
-//! Growth is fast until the first refusal, or until the backends are busy. It is fast again after a collapse, which is a window
-//! that was cut down to the slowest pace there is: whoever refuses even that is not refusing the
-//! pace. The largest window of the last minute or two is then what worked, and growth is fast up to
-//! half of it, so that an outage is not paid for twice, be it total or partial.
+//! Growth is fast until the first refusal, or until the backends are busy. It is fast again after a
+//! collapse, which is a window that was cut down to the slowest pace there is: whoever refuses even
+//! that is not refusing the pace. The largest window of the last minute or two is then what worked,
+//! and growth is fast up to half of it, so that an outage is not paid for twice, be it total or
+//! partial.
 //!
 //! Growth pauses while nothing waits, as an unused window proves nothing, and while latency is at
 //! twice its recent best, as then the backends are filling up and the next answer would be a
@@ -145,8 +146,9 @@ const CATCH_UP: Duration = Duration::from_millis(5);
 pub struct Pace {
     config: PaceConfig,
     window: f64,
-    /// The largest window at a refusal that followed an accept; none before the first. Refusals
-    /// without any accept between them are an outage, and say nothing about what works.
+    /// The largest window at a refusal that followed an accept, or while the backends were busy;
+    /// none before the first. Refusals without any accept between them are an outage, and say
+    /// nothing about what works.
     worked: Best,
     accepted_since_cut: bool,
     /// Whether the window was cut down to the slowest pace, and has not come back since.
