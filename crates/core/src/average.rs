@@ -170,17 +170,21 @@ impl Rate {
     /// Per second, as of `now`.
     pub fn per_second(&mut self, now: Timestamp) -> f64 {
         self.fade(now);
+        let seen = self.seen();
+        if seen > 0.0 { (self.faded / seen).min(f64::MAX) } else { 0.0 }
+    }
+
+    /// The weight that all moments since the start have together, in seconds.
+    fn seen(&self) -> f64 {
         let age = self.last.since(self.start);
-        // The weight that all moments since the start have together, in seconds. A tenth of `tau`
-        // at the least: a first event at the very start is no infinite rate. After forty times
-        // `tau`, an `f64` cannot tell it from the whole.
+        // A tenth of `tau` at the least: a first event at the very start is no infinite rate. After
+        // forty times `tau`, an `f64` cannot tell it from the whole.
         let weight = if age > self.tau.saturating_mul(40) {
             1.0
         } else {
             (1.0 - decay(age, self.tau)).max(0.1)
         };
-        let seen = weight * self.tau.as_secs_f64();
-        if seen > 0.0 { (self.faded / seen).min(f64::MAX) } else { 0.0 }
+        weight * self.tau.as_secs_f64()
     }
 
     fn take(&mut self, amount: f64) -> bool {
@@ -197,6 +201,47 @@ impl Rate {
         self.faded *= keep;
         self.last = self.last.max(now);
         keep
+    }
+}
+
+/// Several rates over the same time: what fades is worked out once for all of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Rates<const N: usize> {
+    /// Carries the time, and none of the amounts.
+    time: Rate,
+    faded: [f64; N],
+}
+
+impl<const N: usize> Rates<N> {
+    pub(crate) const fn new(tau: Duration, now: Timestamp) -> Self {
+        Self { time: Rate::new(tau, now), faded: [0.0; N] }
+    }
+
+    /// As [`Rate::set_tau`].
+    pub(crate) fn set_tau(&mut self, tau: Duration) {
+        if tau != self.time.tau && !self.time.tau.is_zero() {
+            let scale = nanos(tau) as f64 / nanos(self.time.tau) as f64;
+            self.faded = self.faded.map(|faded| faded * scale);
+            self.time.tau = tau;
+        }
+    }
+
+    /// As [`Rate::add_since_last`], then [`Rate::per_second`], of each.
+    pub(crate) fn add_since_last(&mut self, amounts: [f64; N], now: Timestamp) -> [f64; N] {
+        let interval = nanos(now.since(self.time.last));
+        let keep = self.time.fade(now);
+        let spread = match interval {
+            0 => 1.0,
+            _ => (1.0 - keep) * nanos(self.time.tau) as f64 / interval as f64,
+        };
+        for (faded, amount) in self.faded.iter_mut().zip(amounts) {
+            *faded *= keep;
+            if amount.is_finite() && amount >= 0.0 {
+                *faded = (*faded + amount * spread).min(f64::MAX);
+            }
+        }
+        let seen = self.time.seen();
+        self.faded.map(|faded| if seen > 0.0 { (faded / seen).min(f64::MAX) } else { 0.0 })
     }
 }
 
@@ -278,6 +323,28 @@ mod tests {
             }
             let found = r.per_second(Timestamp::from_secs(5));
             assert!((found - 250.0).abs() < 0.1, "{found} by steps of {step_ms} ms");
+        }
+    }
+
+    #[test]
+    fn several_rates_read_as_each_would_alone() {
+        let mut all = Rates::<3>::new(TAU, Timestamp::ZERO);
+        let mut each = [(); 3].map(|()| Rate::new(TAU, Timestamp::ZERO));
+        for i in 1..200_u64 {
+            let now = Timestamp::from_millis(i * (7 + i % 5));
+            let amounts = [i as f64, 1.0, (i % 3) as f64];
+            if i == 100 {
+                all.set_tau(2 * TAU);
+                for rate in &mut each {
+                    rate.set_tau(2 * TAU);
+                }
+            }
+            let found = all.add_since_last(amounts, now);
+            for ((rate, amount), found) in each.iter_mut().zip(amounts).zip(found) {
+                rate.add_since_last(amount, now);
+                let alone = rate.per_second(now);
+                assert!((found - alone).abs() <= 1e-12 * alone.max(1.0), "{found} {alone}");
+            }
         }
     }
 

@@ -19,9 +19,10 @@
 //! **Watching where it is worth it.** Once an estimate is steady, one in eight requests updates it,
 //! drawn by chance. A request that is off by more than a factor of [`SURPRISE`] makes the next 64
 //! of its customer and method count, so a lasting jump is followed: threefold or thousandfold, the
-//! estimate is three quarters there within a hundred and fifty requests. The surprise itself counts no more often
-//! than any other, or an estimate would lean towards what is unusual. A change too small for a
-//! surprise takes eight times as long, and so does one that only the fallbacks see: they mix
+//! estimate is three quarters there within a hundred and fifty requests. The surprise itself counts
+//! no more often than any other, or an estimate would lean towards what is unusual. A change too
+//! small for a surprise takes eight times as long, and so does one that only the fallbacks see: they
+//! mix
 //! requests that differ anyway, and would be surprised, and written to, all the time.
 //!
 //! **Bounded, and on the request path.** The estimates live in a table of fixed size. A key may

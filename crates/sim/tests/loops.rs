@@ -155,7 +155,7 @@ fn run(world: &World) -> Report {
                 report.load_sum += smoothed;
                 report.load_count += 1.0;
             }
-            let used = Cost::from_nanos((busy_total - used_seen).as_nanos() as u64);
+            let used = Cost::from_nanos(busy_total.saturating_sub(used_seen).as_nanos() as u64);
             used_seen = busy_total;
             let seen = Seen::new(signals.reading(t)).load(active as f64 / cores).used(used);
             let plan = controller.tick(&gate, seen, t);

@@ -74,7 +74,7 @@ impl<J: Copy + Ord> Cpu<J> {
         self.busy
     }
 
-    /// Work done on jobs until the last time anything happened, in seconds of the reference machine.
+    /// Work done on jobs when anything last happened, in seconds of the reference machine.
     pub(crate) fn worked(&self) -> f64 {
         self.worked
     }

@@ -10,7 +10,7 @@
 //! what requests turned out to cost over what was estimated for them, over a longer time.
 
 use super::{Facts, ShedConfig};
-use crate::average::Rate;
+use crate::average::{Rate, Rates};
 use crate::units::Timestamp;
 use core::time::Duration;
 
@@ -34,7 +34,9 @@ pub(super) struct Capacity {
     busy_clock: Timestamp,
     was_busy: bool,
     /// Estimated and true cost of what was done, and how many requests that were.
-    sums: [Rate; 3],
+    sums: Rates<3>,
+    /// As of the last look.
+    means: [f64; 3],
 }
 
 impl Capacity {
@@ -46,7 +48,8 @@ impl Capacity {
             done_busy: Rate::new(config.capacity_tau, Timestamp::ZERO),
             busy_clock: Timestamp::ZERO,
             was_busy: false,
-            sums: core::array::from_fn(|_| Rate::new(config.bias_tau, now)),
+            sums: Rates::new(config.bias_tau, now),
+            means: [0.0; 3],
         }
     }
 
@@ -60,9 +63,7 @@ impl Capacity {
         now: Timestamp,
     ) {
         let costs = [facts.completed, facts.worked].map(|cost| cost.as_nanos() as f64);
-        for (rate, amount) in self.sums.iter_mut().zip([costs[0], costs[1], facts.done as f64]) {
-            rate.add_since_last(amount, now);
-        }
+        self.means = self.sums.add_since_last([costs[0], costs[1], facts.done as f64], now);
         let several = Duration::try_from_secs_f64(TIMES * base).unwrap_or(self.tau);
         let several = several.min(TAU_MAX).max(self.tau);
         let tau = if facts.used.is_some() { self.tau } else { several };
@@ -88,17 +89,17 @@ impl Capacity {
             (true, true) => Some(self.done_busy.per_second(self.busy_clock)),
             (true, false) => Some(self.done_busy.per_second(self.busy_clock).max(done)),
         };
-        capacity.map(|true_cost| true_cost / self.bias(now))
+        capacity.map(|true_cost| true_cost / self.bias())
     }
 
     /// What got done per second, in estimated cost.
     pub(super) fn done(&mut self, now: Timestamp) -> f64 {
-        self.done.per_second(now) / self.bias(now)
+        self.done.per_second(now) / self.bias()
     }
 
     /// What a request costs, in seconds of true cost; nothing before the first is done.
-    pub(super) fn request(&mut self, now: Timestamp) -> Option<f64> {
-        let mean = self.sums[1].per_second(now) / self.sums[2].per_second(now) / 1e9;
+    pub(super) fn request(&self) -> Option<f64> {
+        let mean = self.means[1] / self.means[2] / 1e9;
         (mean.is_finite() && mean > 0.0).then_some(mean)
     }
 
@@ -109,9 +110,9 @@ impl Capacity {
     }
 
     /// True cost over estimated cost.
-    fn bias(&mut self, now: Timestamp) -> f64 {
-        let [estimated, worked, _] = &mut self.sums;
-        let ratio = worked.per_second(now) / estimated.per_second(now);
+    fn bias(&self) -> f64 {
+        let [estimated, worked, _] = self.means;
+        let ratio = worked / estimated;
         if ratio.is_finite() { ratio.clamp(1.0 / BIAS_MAX, BIAS_MAX) } else { 1.0 }
     }
 }

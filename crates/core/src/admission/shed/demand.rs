@@ -6,7 +6,7 @@
 //! the short one tells it once a surge is plain, or once the queue shows that it does not.
 
 use super::ShedConfig;
-use crate::average::Rate;
+use crate::average::Rates;
 use crate::criticality::Criticality;
 use crate::units::{Cost, Timestamp};
 use core::time::Duration;
@@ -39,8 +39,8 @@ const MARGIN_AGAIN: f64 = 0.15;
 pub(super) struct Demand {
     tau: Duration,
     tau_lately: Duration,
-    long: [Rate; LEVELS],
-    lately: [Rate; LEVELS],
+    long: Rates<LEVELS>,
+    lately: Rates<LEVELS>,
     rates: [[f64; LEVELS]; 2],
     /// The levels that fitted when last looked at.
     fitted: [bool; LEVELS],
@@ -48,12 +48,11 @@ pub(super) struct Demand {
 
 impl Demand {
     pub(super) fn new(config: &ShedConfig, now: Timestamp) -> Self {
-        let rates = |tau| core::array::from_fn(|_| Rate::new(tau, now));
         Self {
             tau: config.offered_tau,
             tau_lately: config.offered_tau_lately,
-            long: rates(config.offered_tau),
-            lately: rates(config.offered_tau_lately),
+            long: Rates::new(config.offered_tau, now),
+            lately: Rates::new(config.offered_tau_lately, now),
             rates: [[0.0; LEVELS]; 2],
             fitted: [true; LEVELS],
         }
@@ -66,13 +65,10 @@ impl Demand {
             least.max(enough.unwrap_or_default())
         };
         let taus = [tau(self.tau, REQUESTS), tau(self.tau_lately, REQUESTS_LATELY)];
-        let both = [&mut self.long, &mut self.lately];
-        for ((rates, tau), read) in both.into_iter().zip(taus).zip(&mut self.rates) {
-            for level in 0..LEVELS {
-                rates[level].set_tau(tau);
-                rates[level].add_since_last(offered[level].as_nanos() as f64, now);
-                read[level] = rates[level].per_second(now);
-            }
+        let amounts = offered.map(|cost| cost.as_nanos() as f64);
+        for (i, rates) in [&mut self.long, &mut self.lately].into_iter().enumerate() {
+            rates.set_tau(taus[i]);
+            self.rates[i] = rates.add_since_last(amounts, now);
         }
     }
 

@@ -222,7 +222,7 @@ impl Shedder {
         let base = self.flight.base().unwrap_or(0.0);
         self.capacity.observe(facts, busy, base, elapsed, now);
         self.flight.observe(facts, free, elapsed, now);
-        let (request, cpus) = (self.capacity.request(now), self.capacity.cpus());
+        let (request, cpus) = (self.capacity.request(), self.capacity.cpus());
         self.demand.observe(&facts.offered, request.unwrap_or(0.0) / cpus, now);
 
         let known = self.capacity.get(busy, now);
