@@ -21,9 +21,8 @@
 //! of its customer and method count, so a lasting jump is followed: threefold or thousandfold, the
 //! estimate is three quarters there within a hundred and fifty requests. The surprise itself counts
 //! no more often than any other, or an estimate would lean towards what is unusual. A change too
-//! small for a surprise takes eight times as long, and so does one that only the fallbacks see: they
-//! mix
-//! requests that differ anyway, and would be surprised, and written to, all the time.
+//! small for a surprise takes eight times as long, and so does one that only the fallbacks see:
+//! they mix requests that differ anyway, and would be surprised, and written to, all the time.
 //!
 //! **Bounded, and on the request path.** The estimates live in a table of fixed size. A key may
 //! stand in one of [`WAYS`] places; if they are all taken it has no estimate of its own. Keys that
