@@ -98,8 +98,9 @@ fn a_refusal_beside_a_tick_tells_numbers_that_belong_together() {
                         panic!("{rejection}");
                     };
                     let told = (signal, utilization);
-                    let nothing = (SignalId::COMBINED, Thousandths(0));
-                    assert!([nothing, (SIGNAL, Thousandths(9_000))].contains(&told), "{told:?}");
+                    // The new shares beside the old cause: that there is no more room.
+                    let no_room = (SignalId::QUEUE, Thousandths(850));
+                    assert!([no_room, (SIGNAL, Thousandths(9_000))].contains(&told), "{told:?}");
                 }
             }
         });
