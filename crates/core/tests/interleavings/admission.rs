@@ -4,7 +4,7 @@ use crate::{explore, join};
 use Criticality::{CriticalPlus, Sheddable};
 use std::sync::Arc;
 use tidegate_core::admission::shed::ShedConfig;
-use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request};
+use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request, Seen};
 use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::decision::{Cause, Reason, SignalId, Thousandths};
 use tidegate_core::quota::QuotaConfig;
@@ -75,6 +75,33 @@ fn no_switch_is_lost_to_a_tick() {
         let permit = permit(admit(&mut lane, Sheddable));
         assert_eq!(permit.would_reject(), Some(Reason::Overloaded), "dark mode was lost");
         assert!(permit.degrade(), "what the controller said was lost");
+    });
+}
+
+/// Two threads take from the room of one plan: as much gets in as there is room for, whoever comes
+/// first, and nobody is refused while there is some.
+#[test]
+fn threads_share_the_room_of_a_plan() {
+    explore(|| {
+        let gate = gate();
+        let shed = ShedConfig::default().cpus(1.0).expect("a CPU");
+        let mut controller =
+            Controller::new(shed, AttemptsConfig::default(), &gate, Timestamp::ZERO);
+        let (mut here, mut there) = (gate.lane(), gate.lane());
+        let first = permit(admit(&mut here, Sheddable));
+        here.complete(first, Cost::from_millis(1), NOW);
+        let plan = controller.tick(&gate, Seen::new(Reading::IDLE).load(0.0), NOW);
+        let room = plan.room[Sheddable.index()];
+        assert!(Cost::ZERO < room && room < Cost::MAX, "{room:?}");
+        // Two fill it and the second overdraws it.
+        let each = Cost::from_nanos(room.as_nanos() / 2 + 1);
+        let offer = move |lane: &mut Lane| {
+            let request = Request::new(Sheddable, each);
+            usize::from(lane.admit(&request, NOW, &mut Unlucky).is_admitted())
+        };
+        let other = loom::thread::spawn(move || offer(&mut there) + offer(&mut there));
+        let admitted = offer(&mut here) + offer(&mut here);
+        assert_eq!(admitted + join(other), 2);
     });
 }
 
