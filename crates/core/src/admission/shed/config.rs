@@ -80,8 +80,8 @@ impl ShedConfig {
     }
 
     /// Requests that may wait for a CPU, however many CPUs there are. Too few, and luck leaves CPUs
-    /// idle; too many, and everyone waits for them. Default 5: one CPU's queue is then about as
-    /// long as the longest of twenty at 0.7 of its load.
+    /// idle; too many, and everyone waits for them. Default 5: with exponential
+    /// work at 0.7 of its load, one CPU has as many by luck one time in nine (0.7^6).
     pub fn queue_per_task(mut self, requests: f64) -> Result<Self, InvalidNumber> {
         self.queue_per_task = positive(requests, "a number of requests")?;
         Ok(self)

@@ -19,7 +19,8 @@ const REQUESTS_LATELY: f64 = 10.0;
 /// Averages are over no more than this, in seconds, however dear requests are.
 const TAU_MAX: f64 = 60.0;
 /// What comes lately is plainly a surge from this multiple of the capacity on. Calm traffic at 0.7
-/// of it shows as much by luck in some ten requests about once in two thousand times…
+/// of it shows as much by luck about once in four hundred looks that have nothing in common (26
+/// arrivals where 14 are usual), and is touched only if it also finds a queue…
 const PLAIN: f64 = 1.3;
 /// …and the queue is plainly long from this multiple of what it should be.
 const LONG: f64 = 3.0;
