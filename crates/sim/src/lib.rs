@@ -3,7 +3,8 @@
 //!
 //! - [`story`]: one backend task, offered more or less than it can do, phase by phase;
 //! - [`world`]: clients, services that call each other, machines and the network between them;
-//! - [`scenario`]: files that tell a story of such a world and say what it must show.
+//! - [`scenario`]: files that tell a story of such a world and say what it must show;
+//! - [`contest`]: admission controllers beside each other in front of one task.
 
 pub mod contest;
 mod dice;

@@ -52,7 +52,7 @@ impl Tidegate {
     /// With its defaults.
     pub fn new(cores: u32, mean: f64) -> Self {
         let now = Timestamp::ZERO;
-        let cores = f64::from(cores);
+        let cores = f64::from(cores.max(1));
         let shed = ShedConfig::default().cpus(cores).expect("cores");
         let mut quota = QuotaConfig::default();
         quota.customers_max = 4;

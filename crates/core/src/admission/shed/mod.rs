@@ -153,6 +153,17 @@ impl Plan {
     }
 }
 
+/// What a tick has worked out when it comes to shedding.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    capacity: f64,
+    queue: Option<Queue>,
+    busy: bool,
+    set_point: f64,
+    /// Seconds until the next tick, as far as the last tells.
+    tick: f64,
+}
+
 /// The controller.
 #[derive(Debug, Clone)]
 pub struct Shedder {
@@ -248,7 +259,8 @@ impl Shedder {
             _ => [f64::INFINITY; LEVELS],
         };
         let shares = if self.armed[0] {
-            self.shed(facts, capacity, queue, busy, set_point, tick, &mut room)
+            let look = Look { capacity, queue, busy, set_point, tick };
+            self.shed(facts, look, &mut room)
         } else {
             self.boost = 1.0;
             self.by_signals = false;
@@ -298,21 +310,12 @@ impl Shedder {
     }
 
     /// The share of each level to let in, and less room for those that do not fit.
-    #[expect(clippy::too_many_arguments, reason = "all that is known goes into this one decision")]
-    fn shed(
-        &mut self,
-        facts: &Facts,
-        capacity: f64,
-        queue: Option<Queue>,
-        busy: bool,
-        set_point: f64,
-        tick: f64,
-        room: &mut [f64; LEVELS],
-    ) -> [f64; LEVELS] {
+    fn shed(&mut self, facts: &Facts, look: Look, room: &mut [f64; LEVELS]) -> [f64; LEVELS] {
+        let Look { capacity, queue, set_point, tick, .. } = look;
         let waiting = facts.reading.instant.get() / set_point;
         let waiting = if self.by_signals { self.waiting.max(waiting) } else { self.waiting };
         let (fits, asked) = self.demand.fits(capacity, waiting);
-        let amount = self.amount(facts, capacity, queue, busy, set_point, tick).max(asked);
+        let amount = self.amount(facts, look).max(asked);
         let amount = amount.max(self.demand.total() * self.config.floor.get());
         let mut unused = amount;
         let mut shares = [0.0; LEVELS];
@@ -344,15 +347,8 @@ impl Shedder {
     }
 
     /// How much to let in per second.
-    fn amount(
-        &mut self,
-        facts: &Facts,
-        capacity: f64,
-        queue: Option<Queue>,
-        busy: bool,
-        set_point: f64,
-        tick: f64,
-    ) -> f64 {
+    fn amount(&mut self, facts: &Facts, look: Look) -> f64 {
+        let Look { capacity, queue, busy, set_point, tick } = look;
         if facts.dark {
             return capacity;
         }
