@@ -1,7 +1,7 @@
 //! Which crate may depend on which.
 //!
 //! ```text
-//! core <- wire <- tidegate, quota, sim <- proxy <- cli
+//! core, meter <- wire <- tidegate, quota, sim <- proxy <- cli
 //! ```
 //!
 //! A crate depends on crates of lower layers only, in its tests as well, so that each can be read,
@@ -12,7 +12,7 @@ use crate::command::{cargo, read};
 
 /// From the lowest. Crates of one layer do not see each other.
 const LAYERS: &[&[&str]] = &[
-    &["tidegate-core"],
+    &["tidegate-core", "tidegate-meter"],
     &["tidegate-wire"],
     &["tidegate", "tidegate-quota", "tidegate-sim"],
     &["tidegate-proxy"],

@@ -1,0 +1,1 @@
+//! CPU time of requests, measured poll by poll.

@@ -1,0 +1,1 @@
+//! Overload protection for axum, tonic, hyper and reqwest services.

@@ -1,0 +1,1 @@
+//! What tidegate says on the wire: headers, statuses, load reports, protobuf.
