@@ -53,6 +53,8 @@ struct Row {
     calm_refused: f64,
     /// Share lost of criticalities that fit.
     fitting_lost: f64,
+    /// Share of answers that went to a lower criticality while a higher one went without.
+    inverted: f64,
     /// Trials that were calm again within two seconds.
     recovered: f64,
 }
@@ -104,6 +106,7 @@ fn row(contender: &str, all: &[(Trial, Verdict)], whole: bool) -> Row {
         p99_kept: mean(&|(_, v)| is(v.p99_ratio <= 2.0)),
         calm_refused: f64::from(refused) / f64::from(offered.max(1)),
         fitting_lost: mean(&|(_, v)| v.fitting_lost),
+        inverted: mean(&|(_, v)| Some(v.inverted)),
         recovered: mean(&|(_, v)| is(v.recovery <= 2.0)),
     }
 }
@@ -111,21 +114,22 @@ fn row(contender: &str, all: &[(Trial, Verdict)], whole: bool) -> Row {
 fn print(rows: &[Row], options: &Options) {
     let what = if options.only.is_some() { "machine and surge" } else { "contender" };
     let columns = "goodput | starved | p99 / calm | kept <= 2 | calm refused | fitting lost";
-    println!("| {what} | {columns} | back in 2 s |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| {what} | {columns} | inverted | back in 2 s |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for row in rows {
         let name = match row.surge {
             Some(surge) => format!("{}, {surge}x", row.machine),
             None => row.contender.clone(),
         };
         println!(
-            "| {name} | {:.1} % | {:.1} % | {:.2} | {:.0} % | {:.3} % | {:.2} % | {:.0} % |",
+            "| {name} | {:.1} % | {:.1} % | {:.2} | {:.0} % | {:.3} % | {:.2} % | {:.1} % | {:.0} % |",
             row.goodput * 100.0,
             row.starved * 100.0,
             row.p99_ratio,
             row.p99_kept * 100.0,
             row.calm_refused * 100.0,
             row.fitting_lost * 100.0,
+            row.inverted * 100.0,
             row.recovered * 100.0,
         );
     }

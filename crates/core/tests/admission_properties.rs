@@ -84,7 +84,7 @@ struct World {
     lanes: [Lane; LANES],
     permits: Vec<Permit>,
     limits: [Limits; CUSTOMERS],
-    room: [Cost; 4],
+    limit: [Cost; 4],
     offered: [u64; 4],
     lame_duck: bool,
     dark: bool,
@@ -111,7 +111,7 @@ impl World {
             gate,
             permits: Vec::new(),
             limits,
-            room: [Cost::MAX; 4],
+            limit: [Cost::MAX; 4],
             offered: [0; 4],
             lame_duck: false,
             dark: false,
@@ -142,7 +142,7 @@ impl World {
                 let [utilization, instant] =
                     [utilization, instant].map(|value| Utilization::new(value).unwrap());
                 let reading = Reading { utilization, instant, signal: SignalId(0) };
-                self.room = self.controller.tick(&self.gate, reading, self.now).room;
+                self.limit = self.controller.tick(&self.gate, reading, self.now).limit;
             }
             Operation::Pass { millis } => self.now += Duration::from_millis(millis),
             Operation::Limit { customer, rates } => {
@@ -232,7 +232,7 @@ impl World {
             (Reason::Overloaded, Some(Cause::Signal { threshold, .. })) => {
                 let expected = ShedConfig::default().threshold(request.criticality);
                 prop_assert_eq!(threshold, expected.into());
-                let limited = self.room[request.criticality.index()] < Cost::MAX;
+                let limited = self.limit[request.criticality.index()] < Cost::MAX;
                 prop_assert!(limited || self.gate.levels().share(request.criticality) < 1.0);
             }
             (Reason::LameDuck | Reason::DeadlinePassed, None) => {}

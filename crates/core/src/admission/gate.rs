@@ -113,6 +113,7 @@ impl AdmissionGate {
     /// that is dropped where no request is served. Takes a lock; with a lane, use
     /// [`Lane::complete`].
     pub fn complete(&self, permit: Permit, actual: Cost, now: Timestamp) {
+        self.room.give_back(permit.charge().cost);
         lock(&self.spare).take(permit, actual, now);
     }
 
@@ -149,6 +150,12 @@ impl AdmissionGate {
         Counts { totals }
     }
 
+    /// The number of the plan that holds.
+    #[inline]
+    fn plan(&self) -> u32 {
+        (self.flags.load(Ordering::Relaxed) >> flag::PLAN) as u32
+    }
+
     fn set_flag(&self, flag: u64, on: bool) {
         if on {
             self.flags.fetch_or(flag, Ordering::Relaxed);
@@ -159,7 +166,7 @@ impl AdmissionGate {
 
     fn publish(&self, plan: &Plan, advice: Advice, config: &ShedConfig, now: Timestamp) {
         self.thresholds.store(pack(config), Ordering::Relaxed);
-        self.room.publish(&plan.room, now);
+        self.room.publish(&plan.limit, plan.inflight, now);
         self.set_levels(plan.levels);
         let Thousandths(utilization) = plan.peak.into();
         let cause = u64::from(plan.reading.signal.0) << 32 | u64::from(utilization);
@@ -242,6 +249,7 @@ impl Lane {
     /// The request is done and has cost `actual`.
     #[inline]
     pub fn complete(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
+        self.lease.give_back(&self.gate.room, self.gate.plan(), permit.charge().cost);
         self.returns.take(permit, actual, now);
     }
 
@@ -347,7 +355,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.gate.room.lane_gone();
+        self.gate.room.lane_gone(&self.lease, self.gate.plan());
     }
 }
 

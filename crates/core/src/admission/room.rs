@@ -1,15 +1,18 @@
-//! How much may still be let in until the controller looks again.
+//! How much may be in flight, by criticality.
 //!
-//! A share of what comes is no limit on how much comes. So each plan has room for some cost, and
-//! what was let in since is counted against it, by all threads together: level by level, with more
-//! room for higher ones, so that where a level finds none, no lower level does.
+//! A share of what comes is no limit on how much comes. So each plan says how much may be in flight
+//! for one more of a level to be let in; higher levels have higher limits, so that where a level is
+//! refused, every lower one is. What is let in takes room, what is done gives it back: between two
+//! looks of the controller the limits hold by themselves.
 //!
-//! Counting every request in one place would cost what the gate saves everywhere else. A thread
-//! takes room for several requests at once, as a **lease**, and needs the shared count only when
-//! that is used up: [`PARTS`] times per thread and plan. What is leased and not used when the next
-//! plan comes is forgotten: the controller counts what is in flight, not what was leased.
+//! Counting every request in one place would cost what the gate saves everywhere else. So a thread
+//! keeps some of the room as a **lease**: what one of its requests gives back the next one takes,
+//! and the shared count is needed only when the lease is used up, or has grown beyond a [`PARTS`]th
+//! of the thread's share and beyond one request. What a thread has leased and does not use is
+//! missing for others until the next plan; then all leases end, as the controller counts what is in
+//! flight, not what was leased.
 //!
-//! A request is let in while there is any room at all, so a plan may be overdrawn by one request
+//! A request is let in while there is any room at all, so a limit may be overdrawn by one request
 //! or lease per thread. When no plan comes for a while (the controller's thread is held up), an old
 //! one is no reason to refuse: then shares alone decide, until the next.
 
@@ -19,35 +22,51 @@ use crate::units::{Cost, Timestamp};
 use core::time::Duration;
 
 const LEVELS: usize = Criticality::COUNT;
-/// A lease is this part of a thread's share of the room: what is leased and not used when the next
-/// plan comes is missing.
+/// A lease is this part of a thread's share of the limit: what is leased and not used is missing.
 const PARTS: u64 = 64;
 /// Plans come every few milliseconds; one that is this old is not being followed up.
 const VALID: Duration = Duration::from_millis(100);
 
+/// No limit.
+const UNLIMITED: i64 = i64::MAX;
+/// Costs beyond this, some thirty years, count as this, so that sums do not overflow.
+const MOST: u64 = 1 << 60;
+/// The level of a lease that has to be looked at before anyone may use it.
+const NOBODY: u8 = LEVELS as u8;
+
 #[derive(Debug)]
 pub(super) struct Room {
-    /// By level, in nanoseconds of cost; `u64::MAX` is no limit.
+    /// By level, in nanoseconds of cost, two's complement; [`UNLIMITED`] is no limit.
     most: [AtomicU64; LEVELS],
+    /// What came in less what went out since the plan, as far as threads have told.
     used: AtomicU64,
     valid_until: AtomicU64,
+    /// How much a thread may take or keep at once.
+    part: AtomicU64,
     lanes: AtomicU64,
 }
 
 impl Room {
     pub(super) fn new() -> Self {
         Self {
-            most: core::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            most: core::array::from_fn(|_| AtomicU64::new(UNLIMITED as u64)),
             used: AtomicU64::new(0),
             valid_until: AtomicU64::new(u64::MAX),
+            part: AtomicU64::new(0),
             lanes: AtomicU64::new(0),
         }
     }
 
-    pub(super) fn publish(&self, room: &[Cost; LEVELS], now: Timestamp) {
-        for (most, room) in self.most.iter().zip(room) {
-            most.store(room.as_nanos(), Ordering::Relaxed);
+    /// At most `limit` may be in flight; `inflight` is.
+    pub(super) fn publish(&self, limit: &[Cost; LEVELS], inflight: Cost, now: Timestamp) {
+        let inflight = signed(inflight);
+        for (most, &limit) in self.most.iter().zip(limit) {
+            let room = if limit == Cost::MAX { UNLIMITED } else { signed(limit) - inflight };
+            most.store(room as u64, Ordering::Relaxed);
         }
+        let highest = limit[LEVELS - 1].as_nanos();
+        let lanes = self.lanes.load(Ordering::Relaxed).max(1);
+        self.part.store(highest / lanes / PARTS, Ordering::Relaxed);
         self.valid_until.store((now + VALID).as_nanos(), Ordering::Relaxed);
         self.used.store(0, Ordering::Relaxed);
     }
@@ -55,18 +74,29 @@ impl Room {
     pub(super) fn lease(&self) -> Lease {
         self.lanes.fetch_add(1, Ordering::Relaxed);
         // No plan has this number for as long as anyone will wait.
-        Lease { left: 0, plan: u32::MAX, from: 0 }
+        Lease { left: 0, keep: 0, plan: u32::MAX, from: NOBODY }
     }
 
-    pub(super) fn lane_gone(&self) {
+    /// A thread ends; what it has leased is there for others.
+    pub(super) fn lane_gone(&self, lease: &Lease, plan: u32) {
         self.lanes.fetch_sub(1, Ordering::Relaxed);
+        if lease.plan == plan && lease.keep != UNLIMITED {
+            self.used.fetch_sub(lease.left as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// `cost` is no longer in flight, and no thread keeps it.
+    pub(super) fn give_back(&self, cost: Cost) {
+        self.used.fetch_sub(cost.as_nanos(), Ordering::Relaxed);
     }
 }
 
 /// What one thread may let in without asking.
 #[derive(Debug)]
 pub(super) struct Lease {
-    left: u64,
+    left: i64,
+    /// It grows no further than this.
+    keep: i64,
     /// The plan it belongs to.
     plan: u32,
     /// The level it was taken for, and may not be used below.
@@ -84,13 +114,33 @@ impl Lease {
         cost: Cost,
         now: Timestamp,
     ) -> bool {
-        let cost = cost.as_nanos();
-        let here = plan == self.plan && criticality as u8 >= self.from && self.left >= cost;
-        if here {
+        let cost = signed(cost);
+        if plan == self.plan && criticality as u8 >= self.from && self.left >= cost {
             self.left -= cost;
             return true;
         }
         self.renew(room, plan, criticality, cost, now)
+    }
+
+    /// What was let in for `cost` is done: whoever comes next on this thread may have its room.
+    #[inline]
+    pub(super) fn give_back(&mut self, room: &Room, plan: u32, cost: Cost) {
+        let cost = signed(cost);
+        if plan != self.plan {
+            let keep = cost.max(room.part.load(Ordering::Relaxed) as i64);
+            *self = Self { left: 0, keep, plan, from: NOBODY };
+        }
+        self.left = self.left.saturating_add(cost);
+        if self.left > self.keep {
+            self.return_excess(room);
+        }
+    }
+
+    #[cold]
+    fn return_excess(&mut self, room: &Room) {
+        let excess = self.left - self.keep / 2;
+        room.used.fetch_sub(excess as u64, Ordering::Relaxed);
+        self.left -= excess;
     }
 
     #[cold]
@@ -99,35 +149,43 @@ impl Lease {
         room: &Room,
         plan: u32,
         criticality: Criticality,
-        cost: u64,
+        cost: i64,
         now: Timestamp,
     ) -> bool {
-        let most = room.most[criticality.index()].load(Ordering::Relaxed);
+        let most = room.most[criticality.index()].load(Ordering::Relaxed) as i64;
         let from = criticality as u8;
-        if most == u64::MAX {
-            *self = Self { left: u64::MAX - cost, plan, from };
+        if most == UNLIMITED {
+            *self = Self { left: UNLIMITED / 2, keep: UNLIMITED, plan, from };
             return true;
         }
         if now.as_nanos() > room.valid_until.load(Ordering::Relaxed) {
             return true;
         }
-        if room.used.load(Ordering::Relaxed) >= most {
+        let mine = if plan == self.plan { self.left } else { 0 };
+        let available = most.saturating_sub(room.used.load(Ordering::Relaxed) as i64 - mine);
+        if available <= 0 {
             return false;
         }
-        // What is leased for a higher level stays; the others lease whole requests like this one,
-        // as a rest that is of no use to anybody would be lost.
-        let keeps = plan == self.plan && from < self.from && self.left > 0;
-        let part = most / room.lanes.load(Ordering::Relaxed).max(1) / PARTS;
-        let lease = if keeps { 0 } else { part - part % cost.max(1) };
-        let before = room.used.fetch_add(cost.saturating_add(lease), Ordering::Relaxed);
-        if before >= most {
+        if mine >= cost {
+            (self.left, self.from) = (mine - cost, from);
+            return true;
+        }
+        let part = room.part.load(Ordering::Relaxed) as i64;
+        let lease = part.min(available - cost).max(0);
+        let lease = lease - lease % cost.max(1);
+        let taken = cost + lease - mine;
+        let before = room.used.fetch_add(taken as u64, Ordering::Relaxed) as i64;
+        if before - mine >= most {
+            room.used.fetch_sub(taken as u64, Ordering::Relaxed);
             return false;
         }
-        if !keeps {
-            *self = Self { left: lease, plan, from };
-        }
+        *self = Self { left: lease, keep: cost.max(part), plan, from };
         true
     }
+}
+
+fn signed(cost: Cost) -> i64 {
+    cost.as_nanos().min(MOST) as i64
 }
 
 #[cfg(all(test, not(feature = "loom")))]
@@ -145,51 +203,114 @@ mod tests {
         (0..1_000).take_while(|_| lease.take(room, plan, level, cost(each), NOW)).count() as u64
     }
 
+    fn limits(most: [u64; LEVELS], inflight: u64) -> Room {
+        let room = Room::new();
+        room.publish(&most.map(cost), cost(inflight), NOW);
+        room
+    }
+
     #[test]
     fn as_much_gets_in_as_there_is_room_for() {
         let room = Room::new();
         let mut lease = room.lease();
         assert_eq!(admitted(&mut lease, &room, 0, Sheddable, 7), 1_000, "without a plan");
-        for (plan, (each, expected)) in (1..).zip([(1, 100), (30, 4), (100, 1), (250, 1)]) {
-            room.publish(&[cost(100); 4], NOW);
-            assert_eq!(admitted(&mut lease, &room, plan, Critical, each), expected, "{each} each");
+        // Each, in flight already, and how many get in below a limit of 100.
+        let table = [
+            (1, 0, 100),
+            (30, 0, 4),
+            (100, 0, 1),
+            (250, 0, 1),
+            (30, 70, 1),
+            (1, 99, 1),
+            (1, 100, 0),
+        ];
+        for (plan, (each, inflight, expected)) in (1..).zip(table) {
+            room.publish(&[cost(100); 4], cost(inflight), NOW);
+            let got = admitted(&mut lease, &room, plan, Critical, each);
+            assert_eq!(got, expected, "{each} each beside {inflight}");
         }
-        room.publish(&[cost(0); 4], NOW);
-        assert_eq!(admitted(&mut lease, &room, 9, CriticalPlus, 1), 0);
     }
 
     #[test]
-    fn higher_levels_have_more_room_and_keep_what_they_lease() {
-        let room = Room::new();
+    fn what_is_done_makes_room_for_as_much() {
+        for (limit, inflight) in [(100, 0), (100, 100), (100, 130), (100_000, 99_990)] {
+            let room = limits([limit; 4], inflight);
+            let mut lease = room.lease();
+            let mut more = admitted(&mut lease, &room, 1, Critical, 10);
+            assert_eq!(more, limit.saturating_sub(inflight).div_ceil(10));
+            // Of those that came before the plan and those that came since, all go.
+            let mut over = inflight.saturating_sub(limit);
+            for _ in 0..50 {
+                lease.give_back(&room, 1, cost(10));
+                more = admitted(&mut lease, &room, 1, Critical, 10);
+                assert_eq!(more, u64::from(over == 0), "{limit}, {inflight}");
+                over = over.saturating_sub(10);
+            }
+        }
+    }
+
+    #[test]
+    fn higher_levels_have_more_room_and_lower_ones_none_of_it() {
+        let room = limits([10, 20, 100, 200], 0);
         let mut lease = room.lease();
-        room.publish(&[10, 20, 100, 200].map(cost), NOW);
         assert_eq!(admitted(&mut lease, &room, 1, Sheddable, 1), 10);
-        // Some of what is leased here is of no use to a lower level.
         assert!(lease.take(&room, 1, Critical, cost(1), NOW));
         assert!(!lease.take(&room, 1, Sheddable, cost(1), NOW));
         assert_eq!(admitted(&mut lease, &room, 1, Critical, 1), 89);
         assert_eq!(admitted(&mut lease, &room, 1, CriticalPlus, 1), 100);
+        // 190 of 200 have to be done before the lowest gets in again.
+        for done in 1..=191 {
+            lease.give_back(&room, 1, cost(1));
+            let taken = lease.take(&room, 1, Sheddable, cost(1), NOW);
+            assert_eq!(taken, done == 191, "after {done}");
+        }
     }
 
     #[test]
-    fn two_threads_share_one_room() {
+    fn two_threads_share_one_limit() {
         let room = Room::new();
         let mut leases = [room.lease(), room.lease()];
-        room.publish(&[cost(1_000); 4], NOW);
+        room.publish(&[cost(1_000); 4], cost(0), NOW);
         let mut total = 0;
         for i in 0..4_000 {
             total += u64::from(leases[i % 2].take(&room, 1, Critical, cost(1), NOW));
         }
         // Leases of 7 and the request that takes them: the last one is overdrawn.
         assert_eq!(total, 1_000);
+        // One thread finishes what both have let in: all but its lease is there for the other.
+        for _ in 0..1_000 {
+            leases[0].give_back(&room, 1, cost(1));
+        }
+        let other = admitted(&mut leases[1], &room, 1, Critical, 1);
+        assert!((993..=1_000).contains(&other), "{other}");
+    }
+
+    #[test]
+    fn what_comes_back_without_a_lane_is_room_for_all() {
+        let room = limits([100; 4], 100);
+        let mut lease = room.lease();
+        assert!(!lease.take(&room, 1, Critical, cost(1), NOW));
+        room.give_back(cost(5));
+        assert_eq!(admitted(&mut lease, &room, 1, Critical, 1), 5);
     }
 
     #[test]
     fn an_old_plan_is_no_reason_to_refuse() {
-        let room = Room::new();
+        let room = limits([0; 4], 0);
         let mut lease = room.lease();
-        room.publish(&[cost(0); 4], NOW);
         assert!(!lease.take(&room, 1, Critical, cost(1), NOW + VALID));
         assert!(lease.take(&room, 1, Critical, cost(1), NOW + VALID + Duration::from_nanos(1)));
+    }
+
+    #[test]
+    fn costs_beyond_reason_do_not_overflow() {
+        let room = limits([u64::MAX - 1; 4], u64::MAX);
+        let mut lease = room.lease();
+        for _ in 0..20 {
+            lease.take(&room, 1, Critical, Cost::MAX, NOW);
+            lease.give_back(&room, 1, Cost::MAX);
+            lease.give_back(&room, 1, Cost::MAX);
+            lease.take(&room, 1, Sheddable, Cost::MAX, NOW);
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::decision::{Advice, Cause, Reason, SignalId, Thousandths};
 use crate::fleet::Limits;
 use crate::levels::Levels;
 use crate::quota::{QuotaConfig, UsageMeter};
-use crate::rng::SeededRng;
+use crate::rng::{Rng as _, SeededRng};
 use crate::signal::Reading;
 use crate::units::{CostRate, Ratio, Utilization};
 use Criticality::{Critical, Sheddable};
@@ -66,17 +66,97 @@ fn shares(plan: &Plan) -> [f64; 4] {
     Criticality::ALL.map(|c| plan.levels.share(c))
 }
 
-/// CPUs of each level that get in where `offered` comes evenly: from the top, as far as share and
-/// room allow.
-fn admitted(plan: &Plan, offered: [f64; 4]) -> [f64; 4] {
-    let mut total = 0.0;
-    let mut admitted = [0.0; 4];
-    for level in (0..4).rev() {
-        let room = plan.room[level].as_secs_f64() / TICK.as_secs_f64() - total;
-        admitted[level] = (shares(plan)[level] * offered[level]).min(room.max(0.0));
-        total += admitted[level];
+/// A machine that does requests of a millisecond in order, one on each CPU; they come at even
+/// intervals and get in as the plan says.
+struct Machine {
+    shedder: Shedder,
+    now: Timestamp,
+    cpus: usize,
+    limit: [Cost; 4],
+    shares: [f64; 4],
+    rng: SeededRng,
+    waiting: u64,
+    /// Steps that are left of each request that runs.
+    running: Vec<u32>,
+    /// Requests in flight that never end.
+    hung: u64,
+    /// Part of a request that has come, by level.
+    coming: [f64; 4],
+}
+
+impl Machine {
+    fn new(cpus: usize) -> Self {
+        let now = Timestamp::ZERO;
+        let shedder = Shedder::new(ShedConfig::default(), now);
+        let (limit, shares, rng) = (Plan::UNLIMITED, [1.0; 4], SeededRng::new(1));
+        let (waiting, running, hung, coming) = (0, Vec::new(), 0, [0.0; 4]);
+        Self { shedder, now, cpus, limit, shares, rng, waiting, running, hung, coming }
     }
-    admitted
+
+    fn inflight(&self) -> Cost {
+        Cost::from_nanos(MS.as_nanos() * (self.hung + self.waiting + self.running.len() as u64))
+    }
+
+    /// One tick with `offered` CPUs by level: the plan, and the CPUs by level that got in.
+    fn tick(&mut self, utilization: f64, offered: [f64; 4]) -> (Plan, [f64; 4]) {
+        const STEPS: u32 = 200;
+        const STEPS_EACH: u32 = STEPS / 10;
+        let millis = TICK.as_secs_f64() * 1e3;
+        let (mut came, mut admitted, mut done) = ([0_u64; 4], [0.0; 4], 0);
+        for _ in 0..STEPS {
+            for level in (0..4).rev() {
+                self.coming[level] += offered[level] * millis / f64::from(STEPS);
+                if self.coming[level] >= 1.0 {
+                    self.coming[level] -= 1.0;
+                    came[level] += 1;
+                    let lucky = self.rng.unit() < self.shares[level];
+                    if self.inflight() < self.limit[level] && lucky {
+                        self.waiting += 1;
+                        admitted[level] += 1.0 / millis;
+                    }
+                }
+            }
+            while self.waiting > 0 && self.running.len() < self.cpus {
+                self.waiting -= 1;
+                self.running.push(STEPS_EACH);
+            }
+            let before = self.running.len();
+            self.running.iter_mut().for_each(|left| *left -= 1);
+            self.running.retain(|&left| left > 0);
+            done += (before - self.running.len()) as u64;
+        }
+        self.now += TICK;
+        let cost = |requests: u64| Cost::from_nanos(MS.as_nanos() * requests);
+        let plan = self.shedder.tick(
+            &Facts {
+                reading: reading(utilization),
+                load: None,
+                load_least: None,
+                used: None,
+                offered: came.map(cost),
+                done,
+                completed: cost(done),
+                worked: cost(done),
+                inflight: self.inflight(),
+                dark: false,
+            },
+            self.now,
+        );
+        (self.limit, self.shares) = (plan.limit, shares(&plan));
+        (plan, admitted)
+    }
+
+    /// CPUs by level that got in, on average.
+    fn run(&mut self, ticks: u32, utilization: f64, offered: [f64; 4]) -> [f64; 4] {
+        let mut sums = [0.0; 4];
+        for _ in 0..ticks {
+            let (_, admitted) = self.tick(utilization, offered);
+            for (sum, admitted) in sums.iter_mut().zip(admitted) {
+                *sum += admitted / f64::from(ticks);
+            }
+        }
+        sums
+    }
 }
 
 #[test]
@@ -249,7 +329,7 @@ fn many_retries_turn_the_advice() {
 
 #[test]
 fn what_can_be_done_goes_to_the_most_important() {
-    // 1 CPU gets done and utilization stands at its set point: 1 CPU is let in.
+    // On one CPU: what is offered by level, and the share of it that gets in.
     for (offered, expected) in [
         ([0.4, 0.3, 0.2, 0.1], [1.0, 1.0, 1.0, 1.0]),
         ([0.8, 0.3, 0.2, 0.1], [0.5, 1.0, 1.0, 1.0]),
@@ -258,19 +338,12 @@ fn what_can_be_done_goes_to_the_most_important() {
         ([2.0, 3.0, 4.0, 4.0], [0.0, 0.0, 0.0, 0.25]),
         ([0.0, 0.0, 4.0, 0.2], [0.0, 0.0, 0.2, 1.0]),
     ] {
-        let (mut now, mut shedder) =
-            (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
-        hold(&mut shedder, &mut now, 300, 1.0, offered, 1.0);
-        let cut = expected.iter().position(|&share| share > 0.0).unwrap();
-        let threshold = ShedConfig::default().threshold(Criticality::ALL[cut]).get();
-        let plan = hold(&mut shedder, &mut now, 300, threshold, offered, 1.0);
-        let found = admitted(&plan, offered);
+        let mut machine = Machine::new(1);
+        machine.run(300, 0.5, offered);
+        let found = machine.run(300, 0.5, offered);
         for level in 0..4 {
             let wanted = expected[level] * offered[level];
             assert!((found[level] - wanted).abs() < 0.02, "{offered:?}: {found:?}");
-            // The room decides, not the dice.
-            let share = if expected[level] < 1.0 { 1.25 * expected[level] } else { 1.0 };
-            assert!((shares(&plan)[level] - share).abs() < 0.02, "{offered:?}: {plan:?}");
         }
     }
 }
@@ -279,61 +352,57 @@ fn what_can_be_done_goes_to_the_most_important() {
 fn a_level_is_touched_only_from_its_threshold_on() {
     let offered = [1.0; 4];
     for (utilization, touched) in [
-        (0.5, [false, false, false, false]),
-        (0.84, [false, false, false, false]),
-        (0.86, [true, false, false, false]),
-        (0.91, [true, true, false, false]),
-        (0.96, [true, true, true, false]),
-        (1.01, [true, true, true, true]),
+        (0.5, None),
+        (0.84, None),
+        (0.86, Some(Sheddable)),
+        (0.91, Some(Criticality::SheddablePlus)),
+        (0.96, Some(Critical)),
+        (1.01, Some(Criticality::CriticalPlus)),
     ] {
         let (mut now, mut shedder) =
             (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
         let plan = hold(&mut shedder, &mut now, 300, utilization, offered, 0.5);
-        assert_eq!(shares(&plan).map(|s| s < 1.0), touched, "{utilization}");
+        assert_eq!(plan.cut, touched, "{utilization}");
     }
 }
 
 #[test]
 fn a_stuck_signal_does_not_shut_the_task() {
-    let (mut now, mut shedder) =
-        (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
     // Whatever is let in gets done, and utilization does not move: a memory leak, say.
-    let mut served = 4.0;
-    for _ in 0..10_000 {
-        let plan = hold(&mut shedder, &mut now, 1, 3.0, [1.0; 4], served);
-        served = admitted(&plan, [1.0; 4]).iter().sum();
-    }
-    assert!((0.03..0.06).contains(&served), "{served} of 4 offered");
+    let mut machine = Machine::new(10);
+    machine.run(9_000, 3.0, [1.0; 4]);
+    let served: f64 = machine.run(1_000, 3.0, [1.0; 4]).iter().sum();
+    // A hundredth at the least, and not much more.
+    assert!((0.03..0.1).contains(&served), "{served} of 4 offered");
     // And when the signal is well, everything gets in again within two seconds.
-    let opened = (0..1_000).position(|_| {
-        let plan = hold(&mut shedder, &mut now, 1, 0.1, [1.0; 4], served);
-        served = admitted(&plan, [1.0; 4]).iter().sum();
-        !plan.sheds()
-    });
+    let opened = (0..1_000).position(|_| !machine.tick(0.1, [1.0; 4]).0.sheds());
     assert!(opened.unwrap() <= 200, "{opened:?} ticks");
 }
 
 #[test]
+fn requests_that_hang_do_not_shut_the_task() {
+    let mut machine = Machine::new(1);
+    machine.run(300, 0.5, [0.2, 0.3, 2.0, 0.5]);
+    machine.hung = 2 * machine.limit[3].as_nanos() / MS.as_nanos();
+    let served: f64 = machine.run(1_000, 0.5, [0.2, 0.3, 2.0, 0.5]).iter().sum();
+    assert!((0.02..0.15).contains(&served), "{served} of 3 offered");
+}
+
+#[test]
 fn a_stall_in_which_nothing_gets_done_is_recovered_from() {
-    let (mut now, mut shedder) =
-        (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
-    hold(&mut shedder, &mut now, 200, 3.0, [1.0; 4], 0.0);
-    let mut served = 0.04;
-    let opened = (0..1_000).position(|_| {
-        let plan = hold(&mut shedder, &mut now, 1, 0.0, [1.0; 4], served);
-        served = admitted(&plan, [1.0; 4]).iter().sum();
-        !plan.sheds()
-    });
+    let mut machine = Machine::new(0);
+    machine.run(200, 3.0, [1.0; 4]);
+    machine.cpus = 10;
+    let opened = (0..1_000).position(|_| !machine.tick(0.0, [1.0; 4]).0.sheds());
     assert!(opened.unwrap() <= 300, "{opened:?} ticks");
 }
 
 #[test]
 fn a_level_that_asks_for_nothing_is_as_closed_as_one_that_asks_for_little() {
     for little in [0.0, 0.001] {
-        let (mut now, mut shedder) =
-            (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
-        let plan = hold(&mut shedder, &mut now, 300, 0.87, [little, 0.0, 4.0, 0.0], 1.0);
-        assert_eq!(shares(&plan), [0.0, 1.0, 1.0, 1.0], "{little}");
+        let mut machine = Machine::new(1);
+        machine.run(300, 0.5, [little, 0.0, 4.0, 0.0]);
+        assert_eq!(machine.shares, [0.0, 0.0, 1.0, 1.0], "{little}");
     }
 }
 
@@ -448,6 +517,7 @@ proptest! {
                     let shares = shares(&plan);
                     let in_order = shares.windows(2).all(|w| w[1] == 1.0 || w[0] == 0.0);
                     prop_assert!(in_order, "{shares:?}");
+                    prop_assert!(plan.limit.is_sorted(), "{:?}", plan.limit);
                     prop_assert!(plan.capacity.is_finite() && plan.offered.is_finite());
                 }
                 Operation::LameDuck(on) => gate.set_lame_duck(on),

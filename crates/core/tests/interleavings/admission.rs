@@ -78,31 +78,60 @@ fn no_switch_is_lost_to_a_tick() {
     });
 }
 
-/// Two threads take from the room of one plan: as much gets in as there is room for, whoever comes
+/// Two threads fill up to the limit of one plan: as much gets in as there is room for, whoever comes
 /// first, and nobody is refused while there is some.
 #[test]
 fn threads_share_the_room_of_a_plan() {
     explore(|| {
-        let gate = gate();
-        let shed = ShedConfig::default().cpus(1.0).expect("a CPU");
-        let mut controller =
-            Controller::new(shed, AttemptsConfig::default(), &gate, Timestamp::ZERO);
-        let (mut here, mut there) = (gate.lane(), gate.lane());
-        let first = permit(admit(&mut here, Sheddable));
-        here.complete(first, Cost::from_millis(1), NOW);
-        let plan = controller.tick(&gate, Seen::new(Reading::IDLE).load(0.0), NOW);
-        let room = plan.room[Sheddable.index()];
-        assert!(Cost::ZERO < room && room < Cost::MAX, "{room:?}");
-        // Two fill it and the second overdraws it.
-        let each = Cost::from_nanos(room.as_nanos() / 2 + 1);
-        let offer = move |lane: &mut Lane| {
-            let request = Request::new(Sheddable, each);
-            usize::from(lane.admit(&request, NOW, &mut Unlucky).is_admitted())
-        };
-        let other = loom::thread::spawn(move || offer(&mut there) + offer(&mut there));
-        let admitted = offer(&mut here) + offer(&mut here);
+        let (_gate, [mut here, mut there], each) = room_for_two();
+        let other = loom::thread::spawn(move || offer(&mut there, each) + offer(&mut there, each));
+        let admitted = offer(&mut here, each) + offer(&mut here, each);
         assert_eq!(admitted + join(other), 2);
     });
+}
+
+/// One thread gives room back while the other takes it: what is in flight never exceeds the limit by
+/// more than the request that fills it, and what was given back can be had afterwards.
+#[test]
+fn room_that_is_given_back_is_taken_once() {
+    explore(|| {
+        let (gate, [mut here, mut there], each) = room_for_two();
+        let request = Request::new(Sheddable, each);
+        let permits = [(); 2].map(|()| permit(here.admit(&request, NOW, &mut Unlucky)));
+        let other = loom::thread::spawn(move || {
+            let got = offer(&mut there, each);
+            (got, there)
+        });
+        for permit in permits {
+            here.complete(permit, each, NOW);
+        }
+        let (got, mut there) = join(other);
+        // One request's room may stay with the thread that gave it back.
+        let later = (0..4).map(|_| offer(&mut there, each)).sum::<usize>();
+        assert!((1..=2).contains(&(got + later)), "{got} and {later}");
+        let rest = offer(&mut here, each) + offer(&mut here, each);
+        assert_eq!(got + later + rest, 2);
+        assert_eq!(gate.counts().inflight(), 2);
+    });
+}
+
+/// A gate with a plan that has room for two requests of the cost that is returned.
+fn room_for_two() -> (Arc<AdmissionGate>, [Lane; 2], Cost) {
+    let gate = gate();
+    let shed = ShedConfig::default().cpus(1.0).expect("a CPU");
+    let mut controller = Controller::new(shed, AttemptsConfig::default(), &gate, Timestamp::ZERO);
+    let mut lanes = [gate.lane(), gate.lane()];
+    let first = permit(admit(&mut lanes[0], Sheddable));
+    lanes[0].complete(first, Cost::from_millis(1), NOW);
+    let plan = controller.tick(&gate, Seen::new(Reading::IDLE).load(0.0), NOW);
+    let limit = plan.limit[Sheddable.index()];
+    assert!(Cost::ZERO < limit && limit < Cost::MAX, "{limit:?}");
+    (gate, lanes, Cost::from_nanos(limit.as_nanos() / 2 + 1))
+}
+
+fn offer(lane: &mut Lane, cost: Cost) -> usize {
+    let decision = lane.admit(&Request::new(Sheddable, cost), NOW, &mut Unlucky);
+    usize::from(decision.is_admitted())
 }
 
 /// A request beside a tick is decided by the old plan or by the new, and the numbers it is told

@@ -111,6 +111,8 @@ pub struct Verdict {
     pub calm_refused: (u32, u32),
     /// Share lost of the levels which fit into 90 % of what the machine can do, if any do.
     pub fitting_lost: Option<f64>,
+    /// Share of the answers in the surge that a lower level got while a higher one went without.
+    pub inverted: f64,
     /// Share of `CRITICAL_PLUS` served in the surge.
     pub plus: f64,
     /// Seconds after the surge until nothing is refused and latency is below twice the calm p99.
@@ -309,6 +311,13 @@ impl Stage<'_> {
                 fitting.1 += self.good[1][level];
             }
         }
+        let all: u32 = self.good[1].iter().sum();
+        let (mut unused, mut inverted) = (all, 0);
+        for level in (0..LEVELS).rev() {
+            let due = unused.min(self.offered[1][level]);
+            inverted += self.good[1][level].saturating_sub(due);
+            unused -= due;
+        }
         let rest = &self.useful[1..];
         let starved = rest.iter().filter(|&&second| second < cores * 2.0 / 3.0).count();
         let plus = LEVELS - 1;
@@ -320,6 +329,7 @@ impl Stage<'_> {
             calm_refused: (self.refused[0], self.offered[0].iter().sum()),
             fitting_lost: (fitting.0 > 0)
                 .then(|| 1.0 - f64::from(fitting.1) / f64::from(fitting.0)),
+            inverted: f64::from(inverted) / f64::from(all.max(1)),
             plus: f64::from(self.good[1][plus]) / f64::from(self.offered[1][plus].max(1)),
             recovery: well.since(self.ends[1]).as_secs_f64(),
             load: self.loads.0 / self.loads.1,

@@ -71,7 +71,7 @@ pub fn trials(seed: u64) -> Vec<Trial> {
         Trial { name: "1 core, 5 ms, waits 100 ms", waits: ms(100), ..base.clone() },
         Trial { waits: ms(300), ..exponential("4 cores, 5 ms, waits 300 ms", 4, ms(5)) },
     ];
-    let surges = [1.2, 2.0, 5.0, 10.0];
+    let surges = [1.2, 1.5, 1.8, 2.0, 5.0, 9.0, 10.0];
     let each = |machine: Trial| surges.map(|surge| Trial { surge, ..machine.clone() });
     machines.into_iter().flat_map(each).collect()
 }

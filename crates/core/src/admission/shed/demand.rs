@@ -83,6 +83,17 @@ impl Demand {
         self.rates[0][level].max(self.rates[1][level])
     }
 
+    /// What a level asks for at least, per second.
+    pub(super) fn least(&self, level: usize) -> f64 {
+        self.rates[0][level].min(self.rates[1][level])
+    }
+
+    /// What each level asks for over the capacity, over the longer time: what comes lately is no
+    /// measure of what will.
+    pub(super) fn over(&self, capacity: f64) -> [f64; LEVELS] {
+        self.rates[0].map(|rate| rate / capacity)
+    }
+
     /// Whether more comes than could be luck.
     pub(super) fn plain(&self, capacity: f64) -> bool {
         self.total() >= PLAIN * capacity

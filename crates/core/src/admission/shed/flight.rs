@@ -60,10 +60,20 @@ pub(super) struct Queue {
     pub(super) busy: f64,
     /// What may wait.
     pub(super) unit: f64,
+    /// The part of it that waits for others, not for a CPU.
+    pub(super) slack: f64,
     /// What waits, as a multiple of what may.
     pub(super) instant: f64,
     /// The same, smoothed.
     pub(super) smoothed: f64,
+}
+
+impl Queue {
+    /// What is in flight where `most` queues wait. Requests that wait for others may need more or
+    /// less of that wait than is known, so a short queue is no shorter for them.
+    pub(super) fn limit(&self, most: f64) -> f64 {
+        self.busy + most * (self.unit - self.slack) + most.max(1.0) * self.slack
+    }
 }
 
 impl Flight {
@@ -122,12 +132,12 @@ impl Flight {
     ) -> Queue {
         let base = self.base().unwrap_or(0.0).max(request);
         let waiting = self.queue_per_cpu + self.queue_per_task / cpus;
-        let wait = request * waiting + self.slack * (base - request);
-        let (busy, unit) = (capacity * base, capacity * wait);
+        let [queue, slack] = [request * waiting, self.slack * (base - request)];
+        let [busy, unit, slack] = [base, queue + slack, slack].map(|time| capacity * time);
         let instant = (facts.inflight.as_nanos() as f64 - busy) / unit;
         let instant = if instant.is_finite() { instant.max(0.0) } else { 0.0 };
         self.smoothed.record(instant, now);
-        Queue { busy, unit, instant, smoothed: self.smoothed.get().unwrap_or(0.0) }
+        Queue { busy, unit, slack, instant, smoothed: self.smoothed.get().unwrap_or(0.0) }
     }
 
     /// What should be in flight for the signals to stand at `set_point`.

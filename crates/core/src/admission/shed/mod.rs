@@ -44,6 +44,7 @@ mod capacity;
 mod config;
 mod demand;
 mod flight;
+mod limits;
 
 pub use config::ShedConfig;
 
@@ -67,7 +68,10 @@ const AMOUNT_MIN: f64 = 0.05;
 const GROWTH: f64 = 0.5;
 /// …but no longer and no shorter than this, in seconds: a hundredfold in two seconds.
 const GROWTH_TIME: (f64, f64) = (0.05, 0.2);
-/// Growing beyond this is as good as opening.
+/// Nothing is shed any more once what may be in flight has grown to this multiple and still nothing
+/// waits…
+const BOOST_OPEN: f64 = 4.0;
+/// …unless the signals object; then growing beyond this is as good as opening.
 const BOOST_MAX: f64 = 1e6;
 /// Without a count of what is ready to run, work counts as waiting from this share of the lowest
 /// threshold on.
@@ -82,10 +86,12 @@ const ROOM: [f64; LEVELS] = [4.0, 4.5, 5.0, 6.0];
 /// ticks is gone before anything could be done about it. Where requests are short, it is a
 /// fan-out's.
 const ROOM_TIME: f64 = 0.02;
-/// And of levels that are known not to fit.
-const ROOM_CUT: [f64; LEVELS] = [2.0, 2.0, 2.0, 2.5];
-/// By how much the share of the level that is cut is set too high.
-const OVER: f64 = 1.25;
+/// …and while something is shed: lower levels leave the queue short, so that levels which fit do
+/// not come near this.
+const ROOM_SURGE: [f64; LEVELS] = [3.0, 3.5, 4.0, 5.0];
+/// Levels are shut where those above ask for so much of the capacity: they would not get in, and to
+/// be refused by their share is cheapest.
+const HOPELESS: f64 = 1.3;
 /// A level that is cut is not let in whole by its share.
 const SHARE_MAX: f64 = 0.999;
 /// Controllers that look more seldom are taken to look as often as this: a plan is no promise for
@@ -126,9 +132,13 @@ pub struct Facts {
 pub struct Plan {
     /// How much of each criticality to let in.
     pub levels: Levels,
-    /// How much may be let in until the next tick, in estimated cost of all levels together, as far
-    /// as each criticality is concerned. It rises with criticality.
-    pub room: [Cost; LEVELS],
+    /// How much of all levels together may be in flight, in estimated cost, for one more of each
+    /// criticality to be let in. It rises with criticality.
+    pub limit: [Cost; LEVELS],
+    /// How much is.
+    pub inflight: Cost,
+    /// The highest criticality that is refused at times, if any.
+    pub cut: Option<Criticality>,
     /// Whether to ask for degraded answers, by criticality, lowest first.
     pub degrade: [bool; LEVELS],
     /// What the signals and the queue say together.
@@ -144,12 +154,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Room for everything.
-    pub const ROOM_UNLIMITED: [Cost; LEVELS] = [Cost::MAX; LEVELS];
+    /// No limits.
+    pub const UNLIMITED: [Cost; LEVELS] = [Cost::MAX; LEVELS];
 
     /// Whether anything is refused.
     pub fn sheds(&self) -> bool {
-        self.levels != Levels::OPEN
+        self.cut.is_some()
     }
 }
 
@@ -159,7 +169,6 @@ struct Look {
     capacity: f64,
     queue: Option<Queue>,
     busy: bool,
-    set_point: f64,
     /// Seconds until the next tick, as far as the last tells.
     tick: f64,
 }
@@ -177,10 +186,12 @@ pub struct Shedder {
     by_signals: bool,
     /// The highest utilization since the lowest level was armed.
     peak: Utilization,
-    /// The lowest level that still gets in.
-    cut: usize,
+    /// The highest level that does not fit.
+    cut: Option<usize>,
     /// Grows while nothing waits and something is refused.
     boost: f64,
+    /// What should have been done however bad it looks, and was not.
+    owed: f64,
     /// What waited when last looked at.
     waiting: f64,
     /// Until when each level asks for degraded answers.
@@ -199,8 +210,9 @@ impl Shedder {
             armed: [false; LEVELS],
             by_signals: false,
             peak: Utilization::ZERO,
-            cut: 0,
+            cut: None,
             boost: 1.0,
+            owed: 0.0,
             waiting: 0.0,
             degrade_until: [None; LEVELS],
             last: now,
@@ -249,38 +261,43 @@ impl Shedder {
         let reading = reading(facts.reading, queue);
         self.arm(facts.reading.utilization, reading, queue, capacity);
 
-        let set_point = self.config.thresholds[self.cut];
         let tick = elapsed.clamp(Duration::from_millis(1), TICK_MAX).as_secs_f64();
-        let mut room = match queue {
+        let mut limit = match queue {
             Some(queue) if !facts.dark => {
                 let time = if self.armed[0] { 0.0 } else { ROOM_TIME * capacity / queue.unit };
-                ROOM.map(|most| left(facts, queue, most.max(time), capacity, tick))
+                ROOM.map(|most| queue.limit(most.max(time)))
             }
             _ => [f64::INFINITY; LEVELS],
         };
         let shares = if self.armed[0] {
-            let look = Look { capacity, queue, busy, set_point, tick };
-            self.shed(facts, look, &mut room)
+            let look = Look { capacity, queue, busy, tick };
+            self.shed(facts, look, &mut limit)
         } else {
             self.boost = 1.0;
             self.by_signals = false;
             self.demand.reset();
+            self.cut = None;
             [1.0; LEVELS]
         };
         for level in (0..LEVELS - 1).rev() {
-            room[level] = room[level].min(room[level + 1]);
+            limit[level] = limit[level].min(limit[level + 1]);
         }
-        self.cut = shares.iter().position(|&share| share > 0.0).unwrap_or(LEVELS - 1);
         Plan {
             levels: Levels::from_shares(shares),
-            room: room.map(|room| if room < 1e18 { nanos(room) } else { Cost::MAX }),
+            limit: limit.map(|limit| if limit < 1e18 { nanos(limit) } else { Cost::MAX }),
+            inflight: facts.inflight,
+            cut: self.cut.map(|level| Criticality::ALL[level]),
             degrade: self.degrade(reading.utilization.get(), now),
             reading,
             peak: self.peak,
-            set_point: Utilization::new(set_point).unwrap_or(Utilization::FULL),
+            set_point: Utilization::new(self.set_point()).unwrap_or(Utilization::FULL),
             capacity: capacity / 1e9,
             offered: self.demand.total() / 1e9,
         }
+    }
+
+    fn set_point(&self) -> f64 {
+        self.config.thresholds[self.cut.unwrap_or(0)]
     }
 
     /// Whether work waits for a CPU, and whether none does.
@@ -309,57 +326,103 @@ impl Shedder {
         self.peak = if was_calm { utilization } else { self.peak.max(utilization) };
     }
 
-    /// The share of each level to let in, and less room for those that do not fit.
-    fn shed(&mut self, facts: &Facts, look: Look, room: &mut [f64; LEVELS]) -> [f64; LEVELS] {
-        let Look { capacity, queue, set_point, tick, .. } = look;
-        let waiting = facts.reading.instant.get() / set_point;
+    /// How much may be in flight for each level, and the share of each to let in.
+    fn shed(&mut self, facts: &Facts, look: Look, limit: &mut [f64; LEVELS]) -> [f64; LEVELS] {
+        let capacity = look.capacity;
+        let waiting = facts.reading.instant.get() / self.set_point();
         let waiting = if self.by_signals { self.waiting.max(waiting) } else { self.waiting };
         let (fits, asked) = self.demand.fits(capacity, waiting);
-        let amount = self.amount(facts, look).max(asked);
-        let amount = amount.max(self.demand.total() * self.config.floor.get());
-        let mut unused = amount;
-        let mut shares = [0.0; LEVELS];
-        let mut touched = [true; LEVELS];
-        for level in (0..LEVELS).rev() {
-            let most = self.demand.most(level);
-            if let (Some(queue), false) = (queue, fits[level] || facts.dark) {
-                room[level] = left(facts, queue, ROOM_CUT[level], capacity, tick);
-            }
-            if fits[level] || !self.armed[level] || most <= unused {
-                shares[level] = 1.0;
-                touched[level] = !fits[level];
-                unused -= most;
-                continue;
-            }
-            if unused > 0.0 {
-                let over = if facts.dark { 1.0 } else { OVER };
-                shares[level] = (over * unused / most).min(SHARE_MAX);
-            }
-            if !facts.dark {
-                room[level] = room[level].min(amount * tick);
-            }
-            break;
+        self.cut = (0..LEVELS).rev().find(|&level| !fits[level] && self.armed[level]);
+        for (armed, fits) in self.armed.iter_mut().zip(fits) {
+            *armed &= !fits;
         }
-        for (armed, touched) in self.armed.iter_mut().zip(touched) {
-            *armed &= touched;
+        self.grow(look);
+        if self.boost >= BOOST_OPEN && facts.reading.utilization.get() < self.config.thresholds[0] {
+            self.armed = [false; LEVELS];
+            self.cut = None;
+        }
+        let Some(cut) = self.cut else { return [1.0; LEVELS] };
+        let Some(queue) = look.queue.filter(|_| !facts.dark) else {
+            return self.shares(facts, look, fits, asked);
+        };
+        let queue = Queue { busy: queue.busy * self.boost, ..queue };
+        let queues = limits::queues(self.demand.over(capacity), cut);
+        for level in 0..LEVELS {
+            limit[level] = if level > cut {
+                limit[level].min(queue.limit(ROOM_SURGE[level]))
+            } else {
+                queue.limit(queues[level] * self.config.thresholds[level])
+            };
+        }
+        self.trickle(facts, look, &mut limit[cut..]);
+        if self.by_signals {
+            return self.shares(facts, look, fits, asked);
+        }
+        let mut above = 0.0;
+        let mut shares = [1.0; LEVELS];
+        for level in (0..LEVELS).rev() {
+            if above > HOPELESS * capacity {
+                shares[level] = 0.0;
+            }
+            above += self.demand.least(level);
         }
         shares
     }
 
+    /// However much is in flight, and if none of it is ever done, a little gets in.
+    fn trickle(&mut self, facts: &Facts, look: Look, limits: &mut [f64]) {
+        let floor = self.config.floor.get() * self.demand.total() * look.tick;
+        self.owed = (self.owed + floor - facts.completed.as_nanos() as f64).max(0.0);
+        if self.owed > 0.0 && self.owed >= self.capacity.request().unwrap_or(0.0) * 1e9 {
+            // Room for any part of a request is room for one.
+            let any = facts.inflight.as_nanos() as f64 + 1.0;
+            limits.iter_mut().for_each(|limit| *limit = limit.max(any));
+            self.owed = 0.0;
+        }
+    }
+
+    /// The share of each level to let in, where it is not what is in flight that tells.
+    fn shares(
+        &mut self,
+        facts: &Facts,
+        look: Look,
+        fits: [bool; LEVELS],
+        asked: f64,
+    ) -> [f64; LEVELS] {
+        let amount = self.amount(facts, look).max(asked);
+        let mut unused = amount.max(self.demand.total() * self.config.floor.get());
+        let mut shares = [0.0; LEVELS];
+        for level in (0..LEVELS).rev() {
+            let most = self.demand.most(level);
+            if fits[level] || !self.armed[level] || most <= unused {
+                shares[level] = 1.0;
+                unused -= most;
+                continue;
+            }
+            if unused > 0.0 {
+                shares[level] = (unused / most).min(SHARE_MAX);
+            }
+            break;
+        }
+        shares
+    }
+
+    /// Nothing waits although something is refused: the amount is too low.
+    fn grow(&mut self, look: Look) {
+        let unseen = self.flight.base().unwrap_or(0.0).clamp(GROWTH_TIME.0, GROWTH_TIME.1);
+        let growth = 1.0 + GROWTH * look.tick / unseen;
+        self.boost = if look.busy { 1.0 } else { (self.boost * growth).min(BOOST_MAX) };
+    }
+
     /// How much to let in per second.
     fn amount(&mut self, facts: &Facts, look: Look) -> f64 {
-        let Look { capacity, queue, busy, set_point, tick } = look;
+        let Look { capacity, tick, .. } = look;
         if facts.dark {
             return capacity;
         }
-        let unseen = self.flight.base().unwrap_or(0.0).clamp(GROWTH_TIME.0, GROWTH_TIME.1);
-        let growth = 1.0 + GROWTH * tick / unseen;
-        self.boost = if busy { 1.0 } else { (self.boost * growth).min(BOOST_MAX) };
-        let by_queue = queue.map(|queue| queue.busy + set_point * queue.unit);
-        let by_signals = if self.by_signals { self.flight.by_signals(set_point) } else { None };
-        let wanted = by_queue.into_iter().chain(by_signals).reduce(f64::min);
+        let by_signals = self.flight.by_signals(self.set_point()).filter(|_| self.by_signals);
         let inflight = facts.inflight.as_nanos() as f64;
-        let missing = wanted.map_or(0.0, |wanted| wanted - inflight);
+        let missing = by_signals.map_or(0.0, |wanted| wanted - inflight);
         let soon = missing / self.config.horizon.as_secs_f64().max(tick);
         (capacity * self.boost + soon).max(AMOUNT_MIN * capacity)
     }
@@ -377,12 +440,6 @@ impl Shedder {
             until.is_some()
         })
     }
-}
-
-/// How much more may be let in until the next tick so that `most` of a queue waits then.
-fn left(facts: &Facts, queue: Queue, most: f64, capacity: f64, tick: f64) -> f64 {
-    let inflight = facts.inflight.as_nanos() as f64;
-    (queue.busy + most * queue.unit - inflight + capacity * tick).max(0.0)
 }
 
 /// What the signals and the queue say together: whichever is higher.
