@@ -1,8 +1,8 @@
 //! A job: what an attempt causes at the backend that it reaches.
 
 use super::backend::Welcome;
-use super::quota::RequestLimits;
 use super::record::column;
+use super::request_limits::RequestLimits;
 use super::{Event, Job, Parent, Reply, World, group_of, latency};
 use crate::slab::Key;
 use core::time::Duration;

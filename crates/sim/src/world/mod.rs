@@ -19,6 +19,7 @@ mod jobs;
 mod join;
 mod quota;
 pub mod record;
+mod request_limits;
 pub mod spec;
 mod stack;
 #[cfg(test)]
@@ -33,8 +34,9 @@ use connections::Connections;
 use core::time::Duration;
 use datacenters::{Planner, Spread};
 use doorman::Tenant;
-use quota::{QuotaServer, RequestLimits};
+use quota::QuotaServer;
 use record::Record;
+use request_limits::RequestLimits;
 use spec::{Arrivals, Change, WorldError, WorldSpec};
 use stack::{Fate, Stack, Way};
 use tidegate_core::admission::Permit;
