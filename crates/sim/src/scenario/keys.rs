@@ -51,6 +51,7 @@ pub(super) const SERVICE: Keys = Keys {
         "datacenter",
         "sharing",
         "work",
+        "waits",
         "reject_cost",
         "protection",
         "degraded",
