@@ -2,8 +2,10 @@
 
 use clap::Args;
 use serde::Serialize;
-use tidegate_sim::contest::contenders::{Bare, CoDel, Gradient, Pi, Queue, Thresholds, Tidegate};
-use tidegate_sim::contest::{Contender, Trial, Verdict, run as run_trial, trials};
+use tidegate_sim::contest::contenders::{CoDel, Gradient, Pi, Queue, Thresholds};
+use tidegate_sim::contest::{Entrant, Trial, Verdict, run as run_trial, trials};
+use tidegate_sim::world::contender::Contender;
+use tidegate_sim::world::spec::WorldError;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -18,22 +20,27 @@ pub(crate) struct Options {
     json: bool,
 }
 
-type Make = fn(&Trial) -> Box<dyn Contender>;
+type Make = fn(&Trial) -> Result<Entrant, WorldError>;
 
 /// Load per core at which the plain contenders aim: what tidegate's queue comes to on one core.
 const TARGET: f64 = 7.0;
 
 const CONTENDERS: [(&str, Make); 7] = [
-    ("bare", |_| Box::new(Bare)),
+    ("bare", |_| Ok(Entrant::Bare)),
     ("thresholds", |trial| {
-        Box::new(Thresholds::new(trial.cores, [0.85, 0.9, 0.95, 1.0].map(|t| t * TARGET)))
+        let from = [0.85, 0.9, 0.95, 1.0].map(|threshold| threshold * TARGET);
+        Ok(entrant(Thresholds::new(trial.cores, from)?))
     }),
-    ("PI cut", |trial| Box::new(Pi::new(trial.cores, TARGET))),
-    ("CoDel", |trial| Box::new(CoDel::new(trial.cores))),
-    ("gradient", |trial| Box::new(Gradient::new(trial.cores))),
-    ("short queue", |trial| Box::new(Queue::new(trial.cores, TARGET as usize))),
-    ("tidegate", |trial| Box::new(Tidegate::new(trial.cores, trial.work.mean()))),
+    ("PI cut", |trial| Ok(entrant(Pi::new(trial.cores, TARGET)))),
+    ("CoDel", |trial| Ok(entrant(CoDel::new(trial.cores)))),
+    ("gradient", |trial| Ok(entrant(Gradient::new(trial.cores)))),
+    ("short queue", |trial| Ok(entrant(Queue::new(trial.cores, TARGET as usize)))),
+    ("tidegate", |_| Ok(Entrant::Tidegate)),
 ];
+
+fn entrant(contender: impl Contender + 'static) -> Entrant {
+    Entrant::Contender(Box::new(contender))
+}
 
 /// What came of all trials of one kind.
 #[derive(Serialize, Default)]
@@ -51,7 +58,7 @@ struct Row {
     p99_kept: f64,
     /// Share of calm traffic that was refused.
     calm_refused: f64,
-    /// Share lost of criticalities that fit.
+    /// Share lost of criticalities that fit; not a number where none does.
     fitting_lost: f64,
     /// Share of answers that went to a lower criticality while a higher one went without.
     inverted: f64,
@@ -59,7 +66,7 @@ struct Row {
     recovered: f64,
 }
 
-pub(crate) fn run(options: &Options) {
+pub(crate) fn run(options: &Options) -> Result<(), WorldError> {
     let mut rows = Vec::new();
     let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     for (name, make) in CONTENDERS.into_iter().filter(|(name, _)| wanted(name)) {
@@ -67,7 +74,7 @@ pub(crate) fn run(options: &Options) {
         let mut verdicts: Vec<Vec<(Trial, Verdict)>> = vec![Vec::new(); kinds];
         for seed in 1..=options.seeds {
             for (kind, trial) in trials(seed).into_iter().enumerate() {
-                let verdict = run_trial(&trial, make(&trial).as_mut());
+                let verdict = run_trial(&trial, make(&trial)?)?;
                 verdicts[kind].push((trial, verdict));
             }
         }
@@ -82,12 +89,13 @@ pub(crate) fn run(options: &Options) {
     } else {
         print(&rows, options);
     }
+    Ok(())
 }
 
 fn row(contender: &str, all: &[(Trial, Verdict)], whole: bool) -> Row {
     let mean = |f: &dyn Fn(&(Trial, Verdict)) -> Option<f64>| {
         let values: Vec<f64> = all.iter().filter_map(f).collect();
-        values.iter().sum::<f64>() / values.len().max(1) as f64
+        values.iter().sum::<f64>() / values.len() as f64
     };
     let is = |yes: bool| Some(if yes { 1.0 } else { 0.0 });
     let mut ratios: Vec<f64> = all.iter().map(|(_, v)| v.p99_ratio).collect();
@@ -121,14 +129,17 @@ fn print(rows: &[Row], options: &Options) {
             Some(surge) => format!("{}, {surge}x", row.machine),
             None => row.contender.clone(),
         };
+        let fitting_lost = match row.fitting_lost {
+            lost if lost.is_nan() => "-".to_owned(),
+            lost => format!("{:.2} %", lost * 100.0),
+        };
         println!(
-            "| {name} | {:.1} % | {:.1} % | {:.2} | {:.0} % | {:.3} % | {:.2} % | {:.1} % | {:.0} % |",
+            "| {name} | {:.1} % | {:.1} % | {:.2} | {:.0} % | {:.3} % | {fitting_lost} | {:.1} % | {:.0} % |",
             row.goodput * 100.0,
             row.starved * 100.0,
             row.p99_ratio,
             row.p99_kept * 100.0,
             row.calm_refused * 100.0,
-            row.fitting_lost * 100.0,
             row.inverted * 100.0,
             row.recovered * 100.0,
         );

@@ -11,6 +11,7 @@ mod measure;
 mod sim;
 
 use clap::{Parser, Subcommand};
+use tidegate_sim::world::spec::WorldError;
 
 /// The allocator that the binaries use.
 #[global_allocator]
@@ -33,10 +34,11 @@ enum Command {
     Sim(sim::Options),
 }
 
-fn main() {
+fn main() -> Result<(), WorldError> {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
-        Command::Controllers(options) => controllers::run(&options),
+        Command::Controllers(options) => controllers::run(&options)?,
         Command::Sim(options) => sim::run(&options),
     }
+    Ok(())
 }

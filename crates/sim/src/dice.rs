@@ -17,12 +17,6 @@ pub(crate) fn exponential(mean: f64, rng: &mut impl Rng) -> Duration {
     Duration::from_nanos((mean * 1e9 * standard_exponential(rng)) as u64)
 }
 
-/// The same by the inverse of the distribution function: slower, but exactly one number of `rng`
-/// for each draw, so that a draw changes nothing about those that come after it.
-pub(crate) fn exponential_by_inverse(mean: f64, rng: &mut impl Rng) -> Duration {
-    Duration::try_from_secs_f64(-mean * ln(1.0 - rng.unit())).unwrap_or(Duration::MAX)
-}
-
 /// A draw from the exponential distribution of mean 1, by the ziggurat of Marsaglia and Tsang.
 ///
 /// The area under `exp(-x)` is covered by 256 layers of the same area: rectangles from 0 to

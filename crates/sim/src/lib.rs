@@ -1,10 +1,9 @@
 //! The decisions of tidegate in virtual time. Everything that decides is `tidegate-core`'s own
 //! code; the same seed gives the same run, to the byte.
 //!
-//! - [`story`]: one backend task, offered more or less than it can do, phase by phase;
 //! - [`world`]: clients, services that call each other, machines and the network between them;
 //! - [`scenario`]: files that tell a story of such a world and say what it must show;
-//! - [`contest`]: admission controllers beside each other in front of one task.
+//! - [`contest`]: admission controllers beside each other in front of one task of such a world.
 
 pub mod contest;
 mod dice;
@@ -12,8 +11,6 @@ mod heap;
 mod queue;
 pub mod scenario;
 mod slab;
-pub mod story;
-pub mod task;
 pub mod world;
 
 /// The examples of the README, compiled and run.

@@ -1,10 +1,11 @@
 //! What came of the demo, as it stands in the JSON.
 
-use super::scene::{AFTER, WORST};
+use super::scene::{AFTER, PATIENCE, PHASES, Phase, WORST, capacity};
 use serde::Serialize;
+use std::ops::Range;
 use std::time::Duration;
-use tidegate_core::Criticality;
-use tidegate_sim::story::{Outcome, Phase};
+use tidegate_core::{Criticality, Timestamp};
+use tidegate_sim::world::record::{BIN, ClientBin, Record};
 
 /// Calm is when this share of a second's requests is answered in time: with 140 of them, all but
 /// one, so that a single refusal is forgiven and a run of them is not.
@@ -102,14 +103,17 @@ pub(super) struct PhaseReport {
 }
 
 impl Side {
-    /// The first `phases.len()` of the outcomes are shown, the rest shows when calm returns.
-    pub(super) fn new(phases: &[Phase], outcomes: &[Outcome]) -> Self {
-        let after: Vec<(u64, u64)> =
-            outcomes.iter().skip(AFTER).flat_map(|outcome| outcome.answered.clone()).collect();
+    /// The first phases, of so many seconds each, are shown; what comes after them until `watched`
+    /// shows when calm returns.
+    pub(super) fn new(record: &Record, seconds: u64, watched: u64) -> Self {
+        let span = |i: usize| seconds * i as u64..seconds * (i as u64 + 1);
+        let phases = PHASES.iter().enumerate();
+        let after = bins(&(span(AFTER).start..watched));
+        let answered: Vec<(u64, u64)> = record.clients[0][after].iter().map(answered).collect();
         Self {
-            phases: phases.iter().zip(outcomes).map(|(p, o)| PhaseReport::new(p, o)).collect(),
-            calm_after_seconds: calm_after(&after).map(|tenths| tenths as f64 / 10.0),
-            watched_seconds: after.len() as f64 / 10.0,
+            phases: phases.map(|(i, phase)| PhaseReport::new(phase, span(i), record)).collect(),
+            calm_after_seconds: calm_after(&answered).map(|tenths| tenths as f64 / 10.0),
+            watched_seconds: answered.len() as f64 / 10.0,
         }
     }
 
@@ -117,6 +121,17 @@ impl Side {
     pub(super) fn worst(&self) -> &PhaseReport {
         &self.phases[WORST]
     }
+}
+
+/// The bins of a record between two seconds: tenths of a second each.
+fn bins(seconds: &Range<u64>) -> Range<usize> {
+    let bin = |seconds| (u128::from(seconds) * 1_000_000_000 / BIN.as_nanos()) as usize;
+    bin(seconds.start)..bin(seconds.end)
+}
+
+/// Requests made in a bin, and those of them that were answered in time.
+fn answered(bin: &ClientBin) -> (u64, u64) {
+    (bin.offered.iter().sum::<u32>().into(), bin.served.iter().sum::<u32>().into())
 }
 
 /// Tenths of a second until the first second in which nearly everything is answered in time.
@@ -129,33 +144,57 @@ fn calm_after(answered: &[(u64, u64)]) -> Option<usize> {
 }
 
 impl PhaseReport {
-    fn new(phase: &Phase, outcome: &Outcome) -> Self {
-        let offered = outcome.offered.iter().sum();
-        let good: u64 = outcome.good.iter().sum();
-        let millis = |latency: Duration| latency.as_secs_f64() * 1e3;
+    fn new(phase: &Phase, seconds: Range<u64>, record: &Record) -> Self {
+        let (clients, service) = (&record.clients[0], &record.services[0]);
+        let bins = bins(&seconds);
+        let lasts = (seconds.end - seconds.start) as f64;
+        let of_level = |counts: fn(&ClientBin) -> &[u32; 4]| {
+            let level = |level| clients[bins.clone()].iter().map(|bin| counts(bin)[level]).sum();
+            core::array::from_fn::<u32, { Criticality::COUNT }, _>(level)
+        };
+        let (offered, served) = (of_level(|bin| &bin.offered), of_level(|bin| &bin.served));
+        let success = |level: usize| match offered[level] {
+            0 => 1.0,
+            offered => f64::from(served[level]) / f64::from(offered),
+        };
+        let refused = service[bins.clone()].iter().flat_map(|bin| bin.rejected);
+        let refused: u64 = refused.map(u64::from).sum();
+        let per_bin = capacity() * BIN.as_secs_f64();
+        let curve: Vec<f64> =
+            clients[bins.clone()].iter().map(|bin| f64::from(bin.answers) / per_bin).collect();
+        let [from, to] = [seconds.start, seconds.end].map(Timestamp::from_secs);
+        let latencies = record.latencies(0, from, to);
+        // The histogram rounds up; no answer that counts took longer than the callers' patience.
+        let millis = |latency: Duration| latency.min(PATIENCE).as_secs_f64() * 1e3;
+        let asked = offered.map(u64::from).iter().sum();
+        let good: u64 = served.map(u64::from).iter().sum();
         Self {
             name: phase.name,
             load: phase.load,
-            offered_per_second: offered as f64 / phase.lasts.as_secs_f64(),
-            offered,
-            refused: outcome.refused,
-            late: offered.saturating_sub(outcome.refused + good),
-            goodput: outcome.goodput,
-            p50_ms: outcome.p50.map(millis),
-            p99_ms: outcome.p99.map(millis),
-            success: Mix::new(Criticality::ALL.map(|criticality| outcome.success(criticality))),
-            curve: outcome.curve.clone(),
+            offered_per_second: asked as f64 / lasts,
+            offered: asked,
+            refused,
+            late: asked.saturating_sub(refused + good),
+            goodput: curve.iter().sum::<f64>() / curve.len() as f64,
+            p50_ms: latencies.quantile(0.5).map(millis),
+            p99_ms: latencies.quantile(0.99).map(millis),
+            success: Mix::new(core::array::from_fn(success)),
+            curve,
         }
     }
 
     /// Goodput in `count` equal stretches of the phase, as far as it has so many tenths.
     pub(super) fn stretches(&self, count: usize) -> Vec<f64> {
-        let tenths = self.curve.len();
-        let count = count.clamp(1, tenths.max(1));
-        let bounds = |i| i * tenths / count..(i + 1) * tenths / count;
-        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len().max(1) as f64;
-        (0..count).map(|i| mean(self.curve.get(bounds(i)).unwrap_or_default())).collect()
+        stretches(&self.curve, count)
     }
+}
+
+fn stretches(curve: &[f64], count: usize) -> Vec<f64> {
+    let tenths = curve.len();
+    let count = count.clamp(1, tenths.max(1));
+    let bounds = |i| i * tenths / count..(i + 1) * tenths / count;
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len().max(1) as f64;
+    (0..count).map(|i| mean(curve.get(bounds(i)).unwrap_or_default())).collect()
 }
 
 #[cfg(test)]
@@ -183,20 +222,7 @@ mod tests {
 
     #[test]
     fn stretches_are_means_of_equal_parts() {
-        let phase = Phase { name: "", load: 1.0, lasts: Duration::from_secs(1) };
-        let outcome = Outcome {
-            name: "",
-            offered: [0; 4],
-            good: [0; 4],
-            goodput: 0.0,
-            p99: None,
-            p50: None,
-            refused: 0,
-            utilization: (0.0, 0.0),
-            curve: vec![0.0, 1.0, 0.5, 0.5, 1.0],
-            answered: Vec::new(),
-        };
-        let report = PhaseReport::new(&phase, &outcome);
+        let curve = [0.0, 1.0, 0.5, 0.5, 1.0];
         let table: [(usize, &[f64]); 4] = [
             (1, &[0.6]),
             (2, &[0.5, 2.0 / 3.0]),
@@ -204,7 +230,7 @@ mod tests {
             (9, &[0.0, 1.0, 0.5, 0.5, 1.0]),
         ];
         for (count, expected) in table {
-            assert_eq!(report.stretches(count), expected, "{count} stretches");
+            assert_eq!(stretches(&curve, count), expected, "{count} stretches");
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Runs variants on all cores; what comes out is in the order of what went in.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tidegate_sim::scenario::{Judged, Scenario, Series};
 use tidegate_sim::world::record::Record;
 
@@ -72,18 +74,24 @@ pub(super) fn tell(
     let further: Vec<(usize, u64)> =
         (0..scenarios.len()).flat_map(|i| (1..seeds).map(move |s| (i, s))).collect();
     let seed_of = |scenario: &Scenario| seed.unwrap_or(scenario.seed);
-    let progress = progress(first.len() + further.len());
+    let variants = |i: usize| scenarios[i].1.variants.len();
+    let runs = first.len() + further.iter().map(|&(i, _)| variants(i)).sum::<usize>();
+    let progress = progress(runs);
 
-    let records = all(first.len(), &progress, |job| {
+    let records = all(first.len(), |job| {
         let (i, v) = first[job];
         let scenario = &scenarios[i].1;
-        scenario.variants[v].run(seed_of(scenario))
+        let record = scenario.variants[v].run(seed_of(scenario));
+        progress.inc(1);
+        record
     });
     // Of the further seeds only the verdicts are kept: records of thousands would fill memory.
-    let swept = all(further.len(), &progress, |job| {
+    let swept = all(further.len(), |job| {
         let (i, offset) = further[job];
         let scenario = &scenarios[i].1;
-        scenario.verdict(seed_of(scenario).wrapping_add(offset))
+        let verdict = scenario.verdict(seed_of(scenario).wrapping_add(offset));
+        progress.inc(variants(i) as u64);
+        verdict
     });
     progress.finish_and_clear();
 
@@ -101,17 +109,27 @@ pub(super) fn tell(
 }
 
 /// A bar on standard error, if that is a terminal and there is something to wait for.
-fn progress(jobs: usize) -> ProgressBar {
-    if jobs < 2 {
+fn progress(runs: usize) -> ProgressBar {
+    if runs < 2 {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(jobs as u64);
-    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {eta} left");
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    let bar = ProgressBar::new(runs as u64);
+    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs{left}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Before the first run has ended nobody knows.
+    let left = |state: &ProgressState, text: &mut dyn fmt::Write| {
+        if state.pos() > 0 {
+            let _ = write!(text, ", {}s left", state.eta().as_secs());
+        }
+    };
+    let bar = bar.with_style(style.with_key("left", left));
+    // There from the start, and alive while one run takes long.
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
 }
 
 /// `job(0)`, `job(1)` and so on, as many at once as there are cores.
-fn all<T: Send>(count: usize, bar: &ProgressBar, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
+fn all<T: Send>(count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);
@@ -121,7 +139,6 @@ fn all<T: Send>(count: usize, bar: &ProgressBar, job: impl Fn(usize) -> T + Sync
             break;
         }
         let result = job(index);
-        bar.inc(1);
         if let Ok(mut done) = done.lock() {
             done.push((index, result));
         }

@@ -17,27 +17,32 @@ content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
 <meta name=\"color-scheme\" content=\"light dark\">\n<title>tidegate sim</title>\n<style>\n\
 :root{--ink:#1f2933;--faint:#616e7c;--grid:#d9e0e7;--back:#fff;--window:#eef2f6;\
---pass:#006d4e;--fail:#b23a00}\n\
+--pass:#006d4e;--fail:#b23a00;--link:#00558a;--c0:#0072b2;--c1:#e69f00;--c2:#009e73;\
+--c3:#cc79a7;--c4:#56b4e9;--c5:#d55e00;--c6:#999}\n\
 @media(prefers-color-scheme:dark){:root{--ink:#e4e7eb;--faint:#9aa5b1;--grid:#3a4653;\
---back:#151b22;--window:#222b35;--pass:#4fd1a5;--fail:#ff9d5c}}\n\
+--back:#151b22;--window:#222b35;--pass:#4fd1a5;--fail:#ff9d5c;--link:#7cc4f5;--c0:#3d9fe0;\
+--c2:#19b88b;--c4:#a5dcff;--c5:#f0803c}}\n\
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back);\
 max-width:1240px;margin:2rem auto;padding:0 1rem}\n\
-h1,h2,h3{line-height:1.2}h2{margin-top:3rem}\n\
+h1,h2,h3{line-height:1.2}h2{margin-top:3rem}a{color:var(--link)}\n\
 p.story{max-width:46rem}.faint{color:var(--faint);fill:var(--faint)}\n\
-table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;\
-border-bottom:1px solid var(--grid);vertical-align:top}td.number{text-align:right}\n\
+table{border-collapse:collapse;display:block;overflow-x:auto}\n\
+td,th{padding:.2rem .8rem .2rem 0;text-align:left;\
+border-bottom:1px solid var(--grid);vertical-align:top}.number{text-align:right}\
+.number,.whole{white-space:nowrap}\n\
 .pass{color:var(--pass);font-weight:600}.fail{color:var(--fail);font-weight:600}\n\
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1rem}\n\
-svg{width:100%;height:auto;font:11px system-ui,sans-serif;fill:var(--ink)}\n\
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:1rem}\n\
+svg{width:100%;height:auto;overflow:visible;font:11px system-ui,sans-serif;fill:var(--ink)}\n\
 svg .title{font-size:13px;font-weight:600}svg .middle{text-anchor:middle}\
 svg .end{text-anchor:end}\n\
-.grid{stroke:var(--grid);stroke-width:1}.window{fill:var(--window)}\n\
+@media(max-width:30rem){svg{font-size:16px}svg .title{font-size:17px}svg .legend{font-size:13px}}\n\
+.grid{stroke:var(--grid);stroke-width:1}.window{fill:var(--window);stroke:var(--back)}\n\
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}.thin{stroke-width:.8;opacity:.7}\
 .dashed{stroke-dasharray:4 3}.band{opacity:.3}.stack{opacity:.85}\n\
-.s0{stroke:#0072b2}.s1{stroke:#e69f00}.s2{stroke:#009e73}.s3{stroke:#cc79a7}.s4{stroke:#56b4e9}\
-.s5{stroke:#d55e00}.s6{stroke:#999}\n\
-.f0{fill:#0072b2}.f1{fill:#e69f00}.f2{fill:#009e73}.f3{fill:#cc79a7}.f4{fill:#56b4e9}\
-.f5{fill:#d55e00}.f6{fill:#999}\n\
+.s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}\
+.s4{stroke:var(--c4)}.s5{stroke:var(--c5)}.s6{stroke:var(--c6)}\n\
+.f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}\
+.f4{fill:var(--c4)}.f5{fill:var(--c5)}.f6{fill:var(--c6)}\n\
 </style>\n</head>\n<body>\n";
 
 /// The page of all scenarios.
@@ -99,13 +104,13 @@ fn scenario(page: &mut String, told: &Told<'_>, index: usize) {
 
 fn checks(page: &mut String, told: &Told<'_>) {
     let many = told.verdicts.len() > 1;
-    page.push_str("<table>\n<tr><th><th>check<th>measured<th>bound");
+    page.push_str("<table>\n<tr><th><th>check<th class=\"number\">measured<th>bound");
     page.push_str(if many { "<th>seeds passed<th>from, median, to</tr>\n" } else { "</tr>\n" });
     for (index, judged) in told.checks().iter().enumerate() {
         let spread = told.spread(index);
         let _ = write!(
             page,
-            "<tr><td>{}<td>{}<td class=\"number\">{}<td>{}",
+            "<tr><td>{}<td>{}<td class=\"number\">{}<td class=\"whole\">{}",
             word(spread.failed_seeds.is_empty()),
             escaped(&judged.what),
             escaped(&judged.measured_text()),
@@ -116,7 +121,11 @@ fn checks(page: &mut String, told: &Told<'_>) {
             let value =
                 |value: Option<f64>| value.map_or("-".to_owned(), |v| written(v, judged.unit));
             let [min, median, max] = [spread.min, spread.median, spread.max].map(value);
-            let _ = write!(page, "<td>{passed} of {}<td>{min}, {median}, {max}", spread.seeds);
+            let _ = write!(
+                page,
+                "<td class=\"whole\">{passed} of {}<td class=\"whole\">{min}, {median}, {max}",
+                spread.seeds
+            );
         }
         page.push_str("</tr>\n");
     }
@@ -189,7 +198,7 @@ fn utilization(scenario: &Scenario, service: &ServiceSeries) -> String {
     let (lasts, tasks) = (scenario.lasts, &service.utilization);
     let title = format!("Utilization of {} by task ({} tasks)", service.name, tasks.len());
     if tasks.len() > LINES_MAX {
-        let title = format!("{title}: the fuller, the darker");
+        let title = format!("{title}: the fuller, the bluer");
         let mut plot = Plot::new(&title, lasts, &[], Scale::Linear(tasks.len() as f64), "count");
         plot.heat(&joined(tasks));
         return plot.finish();

@@ -9,11 +9,12 @@ use std::fmt::Write as _;
 use tidegate_sim::scenario::written;
 
 const WIDTH: f64 = 560.0;
-const HEIGHT: f64 = 230.0;
+const HEIGHT: f64 = 242.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = WIDTH - 12.0;
-const TOP: f64 = 44.0;
-const BOTTOM: f64 = HEIGHT - 30.0;
+/// Over the plot are a title, what the colours stand for, and the names of the windows.
+const TOP: f64 = 52.0;
+const BOTTOM: f64 = HEIGHT - 32.0;
 /// More points than this are narrower than a pixel or two.
 const POINTS: usize = 180;
 /// Colours that the page has.
@@ -34,7 +35,9 @@ pub(super) struct Plot {
     svg: String,
     seconds: f64,
     scale: Scale,
-    legend: f64,
+    /// What the colours stand for. The pieces of one text follow each other whatever the size of
+    /// the letters, which is the page's to choose.
+    legend: String,
 }
 
 /// What may stand between tags.
@@ -150,7 +153,7 @@ impl Plot {
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n\
              <text x=\"{LEFT}\" y=\"14\" class=\"title\">{title}</text>\n"
         );
-        let mut plot = Self { svg, seconds: lasts.as_secs_f64(), scale, legend: LEFT };
+        let mut plot = Self { svg, seconds: lasts.as_secs_f64(), scale, legend: String::new() };
         for (name, span) in windows {
             plot.window(name, span);
         }
@@ -172,9 +175,9 @@ impl Plot {
             BOTTOM - TOP,
             escaped(name)
         );
-        // A letter is about six wide.
-        if name.chars().count() as f64 * 6.0 < width {
-            self.text((from + width / 2.0, TOP + 11.0), "middle faint", name);
+        // A letter is about six wide, and nine where the page is narrow.
+        if name.chars().count() as f64 * 8.0 < width {
+            self.text((from + width / 2.0, TOP - 5.0), "middle faint", name);
         }
     }
 
@@ -189,7 +192,7 @@ impl Plot {
         for i in 0..=count {
             let seconds = f64::from(i) * step;
             let label = written(seconds, "seconds");
-            self.text((self.x(seconds), BOTTOM + 16.0), "middle", &label);
+            self.text((self.x(seconds), BOTTOM + 20.0), "middle", &label);
         }
     }
 
@@ -201,13 +204,13 @@ impl Plot {
 
     /// Says what a colour stands for.
     pub(super) fn name(&mut self, colour: usize, words: &str) {
-        let (x, colour) = (self.legend, colour % COLOURS);
-        let _ = writeln!(
-            self.svg,
-            "<rect x=\"{x:.1}\" y=\"24\" width=\"14\" height=\"4\" class=\"f{colour}\"/>"
+        let (words, colour) = (escaped(words), colour % COLOURS);
+        let gap = if self.legend.is_empty() { 0 } else { 12 };
+        let _ = write!(
+            self.legend,
+            "<tspan dx=\"{gap}\" class=\"f{colour}\">\u{25a0}</tspan>\
+             <tspan dx=\"4\">{words}</tspan>"
         );
-        self.text((x + 18.0, 30.0), "", words);
-        self.legend += 32.0 + 6.4 * words.chars().count() as f64;
     }
 
     /// A curve through the middle of equal stretches; where there is nothing it breaks off.
@@ -263,6 +266,13 @@ impl Plot {
     }
 
     pub(super) fn finish(mut self) -> String {
+        if !self.legend.is_empty() {
+            let _ = writeln!(
+                self.svg,
+                "<text x=\"{LEFT}\" y=\"31\" class=\"legend\">{}</text>",
+                self.legend
+            );
+        }
         self.svg.push_str("</svg>\n");
         self.svg
     }

@@ -1,115 +1,16 @@
-//! Those who decide.
+//! Those who would decide in the place of tidegate.
 //!
-//! tidegate's own controller runs as it is. The others are here to be measured beside it: each is
-//! the shortest honest version of an idea, with its usual parameters, and with criticality added
-//! where it knows none, by handing out what it would admit from the top.
+//! Each is the shortest honest version of an idea, with its usual parameters, and with criticality
+//! added where it knows none, by handing out what it would admit from the top.
 
-use super::{Answer, Asked, Contender};
+use crate::world::contender::Contender;
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use tidegate_core::admission::shed::ShedConfig;
-use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request, Seen};
-use tidegate_core::attempts::AttemptsConfig;
+use std::collections::VecDeque;
 use tidegate_core::average::{Average, Rate};
-use tidegate_core::cost::{CostLane, CostTable, MethodId};
-use tidegate_core::decision::SignalId;
-use tidegate_core::quota::QuotaConfig;
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::signal::{Combine, LoadAverage, Signal, Signals};
-use tidegate_core::{Cost, CustomerId, Timestamp};
-
-/// Lets everything in.
-#[derive(Debug, Default)]
-pub struct Bare;
-
-impl Contender for Bare {
-    fn offer(&mut self, _: Asked, _: usize, _: Timestamp, _: &mut SeededRng) -> Answer {
-        Answer::Admit
-    }
-    fn done(&mut self, _: u32, _: Duration, _: Duration, _: usize, _: Timestamp) {}
-    fn tick(&mut self, _: usize, _: f64, _: Timestamp) {}
-}
-
-/// tidegate-core's own gate and controller.
-#[derive(Debug)]
-pub struct Tidegate {
-    gate: Arc<AdmissionGate>,
-    lane: Lane,
-    controller: Controller,
-    signals: Signals,
-    load: LoadAverage,
-    id: SignalId,
-    cores: f64,
-    used: f64,
-    /// The fewest running or ready since the last tick.
-    least: usize,
-    permits: HashMap<u32, Permit>,
-    costs: CostLane,
-}
-
-impl Tidegate {
-    /// With its defaults.
-    pub fn new(cores: u32, mean: f64) -> Self {
-        let now = Timestamp::ZERO;
-        let cores = f64::from(cores.max(1));
-        let shed = ShedConfig::default().cpus(cores).expect("cores");
-        let mut quota = QuotaConfig::default();
-        quota.customers_max = 4;
-        let gate = AdmissionGate::new(quota);
-        let mut signals = Signals::new(Combine::Highest);
-        let signal = Signal::new("executor_load", 16.0).expect("a target");
-        let id = signals.register(signal).expect("one signal");
-        let guess = Cost::from_nanos((mean * 1e9) as u64);
-        Self {
-            lane: gate.lane(),
-            controller: Controller::new(shed, AttemptsConfig::default(), &gate, now),
-            signals,
-            load: LoadAverage::new(LoadAverage::TAU_DEFAULT, cores, now).expect("cores"),
-            id,
-            cores,
-            used: 0.0,
-            least: 0,
-            permits: HashMap::new(),
-            costs: CostTable::new(4, guess).lane(),
-            gate,
-        }
-    }
-}
-
-impl Contender for Tidegate {
-    fn offer(&mut self, asked: Asked, _: usize, now: Timestamp, rng: &mut SeededRng) -> Answer {
-        let cost = self.costs.estimate(CustomerId::DEFAULT, MethodId(0));
-        match self.lane.admit(&Request::new(asked.criticality, cost), now, rng) {
-            Decision::Admit(permit) => {
-                self.permits.insert(asked.id, permit);
-                Answer::Admit
-            }
-            Decision::Reject(_) => Answer::Refuse,
-        }
-    }
-    fn done(&mut self, id: u32, work: Duration, _: Duration, _: usize, now: Timestamp) {
-        let cost = Cost::from_nanos(work.as_nanos() as u64);
-        self.costs.record(CustomerId::DEFAULT, MethodId(0), cost);
-        if let Some(permit) = self.permits.remove(&id) {
-            self.lane.complete(permit, cost, now);
-        }
-    }
-    fn tick(&mut self, active: usize, used: f64, now: Timestamp) {
-        self.sample(active, now);
-        let cost = Cost::from_nanos(((used - self.used).max(0.0) * 1e9) as u64);
-        self.used = self.used.max(used);
-        let load = active as f64 / self.cores;
-        let least = core::mem::replace(&mut self.least, active) as f64 / self.cores;
-        let seen = Seen::new(self.signals.reading(now)).load(load).load_least(least).used(cost);
-        self.controller.tick(&self.gate, seen, now);
-    }
-    fn sample(&mut self, active: usize, now: Timestamp) {
-        self.least = self.least.min(active);
-        let smoothed = self.load.record(active as u64, now);
-        self.signals.record_smoothed(self.id, smoothed, active as f64 / self.cores, now);
-    }
-}
+use tidegate_core::signal::LoadAverage;
+use tidegate_core::units::InvalidNumber;
+use tidegate_core::{Criticality, Timestamp};
 
 /// The book's: a criticality is refused while the smoothed load is above its threshold.
 #[derive(Debug)]
@@ -122,22 +23,17 @@ pub struct Thresholds {
 
 impl Thresholds {
     /// Refuses from these loads per core on.
-    pub fn new(cores: u32, from: [f64; 4]) -> Self {
-        let load = LoadAverage::new(Duration::from_millis(100), f64::from(cores), Timestamp::ZERO);
-        Self { load: load.expect("cores"), level: 0.0, from }
+    pub fn new(cores: u32, from: [f64; 4]) -> Result<Self, InvalidNumber> {
+        let load = LoadAverage::new(Duration::from_millis(100), f64::from(cores), Timestamp::ZERO)?;
+        Ok(Self { load, level: 0.0, from })
     }
 }
 
 impl Contender for Thresholds {
-    fn offer(&mut self, asked: Asked, _: usize, _: Timestamp, _: &mut SeededRng) -> Answer {
-        if self.level < self.from[asked.criticality.index()] {
-            Answer::Admit
-        } else {
-            Answer::Refuse
-        }
+    fn offer(&mut self, criticality: Criticality, _: Timestamp, _: &mut SeededRng) -> bool {
+        self.level < self.from[criticality.index()]
     }
-    fn done(&mut self, _: u32, _: Duration, _: Duration, _: usize, _: Timestamp) {}
-    fn tick(&mut self, active: usize, _: f64, now: Timestamp) {
+    fn tick(&mut self, active: usize, now: Timestamp) {
         self.sample(active, now);
     }
     fn sample(&mut self, active: usize, now: Timestamp) {
@@ -173,13 +69,12 @@ impl Pi {
 }
 
 impl Contender for Pi {
-    fn offer(&mut self, asked: Asked, _: usize, now: Timestamp, rng: &mut SeededRng) -> Answer {
-        let level = asked.criticality.index();
+    fn offer(&mut self, criticality: Criticality, now: Timestamp, rng: &mut SeededRng) -> bool {
+        let level = criticality.index();
         self.offered[level].add(1.0, now);
-        if rng.unit() < self.shares[level] { Answer::Admit } else { Answer::Refuse }
+        rng.unit() < self.shares[level]
     }
-    fn done(&mut self, _: u32, _: Duration, _: Duration, _: usize, _: Timestamp) {}
-    fn tick(&mut self, active: usize, _: f64, now: Timestamp) {
+    fn tick(&mut self, active: usize, now: Timestamp) {
         let load = active as f64 / self.cores / self.target;
         // Gains by hand: 5 % of the share a tick at twice the target, damped by the change.
         let change = -0.05 * (load - 1.0).clamp(-1.0, 3.0) - 0.2 * (load - self.last);
@@ -226,15 +121,15 @@ impl CoDel {
 }
 
 impl Contender for CoDel {
-    fn offer(&mut self, asked: Asked, _: usize, now: Timestamp, rng: &mut SeededRng) -> Answer {
-        let level = asked.criticality.index();
+    fn offer(&mut self, criticality: Criticality, now: Timestamp, rng: &mut SeededRng) -> bool {
+        let level = criticality.index();
         self.offered[level].add(1.0, now);
-        if rng.unit() < self.shares[level] { Answer::Admit } else { Answer::Refuse }
+        rng.unit() < self.shares[level]
     }
-    fn done(&mut self, _: u32, work: Duration, _: Duration, _: usize, now: Timestamp) {
+    fn done(&mut self, work: Duration, _: Option<Duration>, now: Timestamp) {
         self.mean.record(work.as_secs_f64(), now);
     }
-    fn tick(&mut self, active: usize, _: f64, now: Timestamp) {
+    fn tick(&mut self, active: usize, now: Timestamp) {
         let waiting = (active as f64 - self.cores).max(0.0) / self.cores;
         self.lowest = self.lowest.min(waiting * self.mean.get().unwrap_or(0.0));
         if now >= self.interval_ends {
@@ -280,21 +175,21 @@ impl Gradient {
 }
 
 impl Contender for Gradient {
-    fn offer(&mut self, asked: Asked, _: usize, _: Timestamp, _: &mut SeededRng) -> Answer {
-        let share = [0.7, 0.8, 0.9, 1.0][asked.criticality.index()];
-        if self.inflight < self.limit * share {
+    fn offer(&mut self, criticality: Criticality, _: Timestamp, _: &mut SeededRng) -> bool {
+        let share = [0.7, 0.8, 0.9, 1.0][criticality.index()];
+        let admits = self.inflight < self.limit * share;
+        if admits {
             self.inflight += 1.0;
-            Answer::Admit
-        } else {
-            Answer::Refuse
         }
+        admits
     }
-    fn done(&mut self, _: u32, _: Duration, took: Duration, _: usize, now: Timestamp) {
+    fn done(&mut self, _: Duration, took: Option<Duration>, now: Timestamp) {
         self.inflight -= 1.0;
+        let Some(took) = took else { return };
         self.recent.record(took.as_secs_f64(), now);
         self.shortest = self.shortest.min(took.as_secs_f64());
     }
-    fn tick(&mut self, _: usize, _: f64, now: Timestamp) {
+    fn tick(&mut self, _: usize, now: Timestamp) {
         if now < self.until {
             return;
         }
@@ -312,12 +207,12 @@ impl Contender for Gradient {
 pub struct Queue {
     runners: usize,
     places: usize,
-    waiting: [VecDeque<u32>; 4],
-    evicted: Vec<u32>,
+    waiting: [VecDeque<u64>; 4],
+    evicted: Vec<u64>,
 }
 
 impl Queue {
-    /// Two runners a core, and so many places a core.
+    /// A runner for each core and one more, and so many places a core.
     pub fn new(cores: u32, places: usize) -> Self {
         Self {
             runners: 1 + cores as usize,
@@ -329,23 +224,18 @@ impl Queue {
 }
 
 impl Contender for Queue {
-    fn offer(&mut self, asked: Asked, _: usize, _: Timestamp, _: &mut SeededRng) -> Answer {
-        self.waiting[asked.criticality.index()].push_back(asked.id);
+    fn offer(&mut self, _: Criticality, _: Timestamp, _: &mut SeededRng) -> bool {
+        true
+    }
+    fn hold(&mut self, id: u64, criticality: Criticality) -> bool {
+        self.waiting[criticality.index()].push_back(id);
         while self.waiting.iter().map(VecDeque::len).sum::<usize>() > self.places {
             let lowest = self.waiting.iter_mut().find(|q| !q.is_empty());
             self.evicted.extend(lowest.and_then(VecDeque::pop_front));
         }
-        Answer::Hold
+        true
     }
-    fn done(&mut self, _: u32, _: Duration, _: Duration, _: usize, _: Timestamp) {}
-    fn tick(&mut self, _: usize, _: f64, _: Timestamp) {}
-    fn release(
-        &mut self,
-        active: usize,
-        _: Timestamp,
-        start: &mut Vec<u32>,
-        refuse: &mut Vec<u32>,
-    ) {
+    fn release(&mut self, active: usize, start: &mut Vec<u64>, refuse: &mut Vec<u64>) {
         refuse.append(&mut self.evicted);
         for _ in active..self.runners {
             let Some(next) = self.waiting.iter_mut().rev().find_map(VecDeque::pop_front) else {

@@ -1,4 +1,4 @@
-//! What happens while a scenario lasts.
+//! What happens while a scenario lasts. An action is one entry in [`ACTIONS`] and one function.
 
 use super::fault::{Fault, choices};
 use super::keys;
@@ -10,26 +10,34 @@ use core::ops::Range;
 use core::time::Duration;
 use tidegate_core::Timestamp;
 
-/// What an event can do.
-const ACTIONS: [&str; 17] = [
-    "load",
-    "rate",
-    "speed",
-    "cost",
-    "fail_fast",
-    "works",
-    "down",
-    "up",
-    "join",
-    "restart",
-    "limits",
-    "quota_server",
-    "lose",
-    "regain",
-    "datacenter_speed",
-    "doorman",
-    "doorman_capacity",
+/// What one action does: it reads its own node, and what else the event says about it.
+type Act = fn(&mut Event<'_>, &Node, &Fields<'_>) -> Result<(), Fault>;
+
+/// What an event can do: each action's key, and what it does.
+pub(super) const ACTIONS: [(&str, Act); 17] = [
+    ("load", |event, node, _| event.load(node)),
+    ("rate", |event, node, _| event.rates(node)),
+    ("speed", |event, node, fields| event.speed(node, fields)),
+    ("cost", |event, node, _| event.cost(node)),
+    ("fail_fast", |event, node, fields| event.fail_fast(node, fields, true)),
+    ("works", |event, node, fields| event.fail_fast(node, fields, false)),
+    ("down", |event, node, fields| event.down(node, fields, true)),
+    ("up", |event, node, fields| event.down(node, fields, false)),
+    ("join", |event, node, fields| event.join(node, fields)),
+    ("restart", |event, node, fields| event.restart(node, fields)),
+    ("limits", |event, node, _| event.limits(node)),
+    ("quota_server", |event, node, _| event.quota_server(node)),
+    ("lose", |event, node, _| event.place(node, true)),
+    ("regain", |event, node, _| event.place(node, false)),
+    ("datacenter_speed", |event, node, _| event.datacenter_speed(node)),
+    ("doorman", |event, node, _| event.doorman(node)),
+    ("doorman_capacity", |event, node, _| event.doorman_capacity(node)),
 ];
+
+/// What can become of a quota server or a doorman.
+const SERVER_CHANGES: [&str; 3] = ["lost", "back", "elect"];
+/// The last of them: another is elected.
+const ELECT: usize = 2;
 
 /// The changes that a list of events makes, in order of time.
 pub(super) fn changes(node: &Node, parts: &Parts) -> Result<Vec<(Timestamp, Change)>, Fault> {
@@ -46,10 +54,15 @@ pub(super) fn changes(node: &Node, parts: &Parts) -> Result<Vec<(Timestamp, Chan
         let until =
             fields.or("for", None, |node| node.some_time().map(|span| Some(from + span)))?;
         let mut event = Event { parts, from, until, steps: Vec::new() };
-        event.read(&fields)?;
+        for (key, act) in ACTIONS {
+            if let Some(node) = fields.get(key) {
+                act(&mut event, node, &fields)?;
+            }
+        }
         if event.steps.is_empty() {
             let what = "this event changes nothing";
-            return Err(node.wrong(what, format!("one of {}", choices(&ACTIONS))));
+            let actions = ACTIONS.map(|(key, _)| key);
+            return Err(node.wrong(what, format!("one of {}", choices(&actions))));
         }
         steps.append(&mut event.steps);
     }
@@ -83,7 +96,7 @@ fn restore_rates(steps: &mut [Step], parts: &Parts) {
     }
 }
 
-struct Event<'a> {
+pub(super) struct Event<'a> {
     parts: &'a Parts,
     from: Duration,
     until: Option<Duration>,
@@ -91,49 +104,62 @@ struct Event<'a> {
 }
 
 impl Event<'_> {
-    fn read(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
-        if let Some(node) = fields.get("load") {
-            for entry in node.entries("multiples of capacity by client, such as { web: 10 }")? {
-                let client = place(&entry.key, entry.at, "client", &self.parts.names.clients)?;
-                let capacity = self.parts.capacity(self.parts.capacity_of[client]);
-                self.rate(client, entry.node.portion()? * capacity);
-            }
+    fn load(&mut self, node: &Node) -> Result<(), Fault> {
+        for entry in node.entries("multiples of capacity by client, such as { web: 10 }")? {
+            let client = place(&entry.key, entry.at, "client", &self.parts.names.clients)?;
+            let capacity = self.parts.capacity(self.parts.capacity_of[client]);
+            self.rate(client, entry.node.portion()? * capacity);
         }
-        if let Some(node) = fields.get("rate") {
-            for entry in node.entries("rates by client, such as { web: 100/s }")? {
-                let client = place(&entry.key, entry.at, "client", &self.parts.names.clients)?;
-                self.rate(client, entry.node.per_second()?);
-            }
-        }
-        if let Some(node) = fields.get("speed") {
-            for entry in node.entries("speeds by service, such as { api: 50% }")? {
-                let service = place(&entry.key, entry.at, "service", &self.parts.names.services)?;
-                let factor = entry.node.speed()?;
-                let tasks = self.tasks(fields, service)?;
-                let change = |factor| Change::Speed { service, tasks: tasks.clone(), factor };
-                self.push(change(factor), change(1.0));
-            }
-        }
-        if let Some(node) = fields.get("cost") {
-            for entry in node.entries("multiples of cost by service, such as { api: 3 }")? {
-                let service = place(&entry.key, entry.at, "service", &self.parts.names.services)?;
-                let factor = entry.node.portion()?;
-                let change = |factor| Change::Cost { service, factor };
-                self.push(change(factor), change(1.0));
-            }
-        }
-        self.fail_fast(fields, "fail_fast", true)?;
-        self.fail_fast(fields, "works", false)?;
-        self.down(fields, "down", true)?;
-        self.down(fields, "up", false)?;
-        self.join(fields)?;
-        self.restart(fields)?;
-        self.servers(fields)?;
-        self.places(fields)
+        Ok(())
     }
 
-    fn join(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
-        for (service, tasks) in self.those(fields, "join")? {
+    fn rates(&mut self, node: &Node) -> Result<(), Fault> {
+        for entry in node.entries("rates by client, such as { web: 100/s }")? {
+            let client = place(&entry.key, entry.at, "client", &self.parts.names.clients)?;
+            self.rate(client, entry.node.per_second()?);
+        }
+        Ok(())
+    }
+
+    fn speed(&mut self, node: &Node, fields: &Fields<'_>) -> Result<(), Fault> {
+        for entry in node.entries("speeds by service, such as { api: 50% }")? {
+            let service = place(&entry.key, entry.at, "service", &self.parts.names.services)?;
+            let factor = entry.node.speed()?;
+            let tasks = self.tasks(fields, service)?;
+            let change = |factor| Change::Speed { service, tasks: tasks.clone(), factor };
+            self.push(change(factor), change(1.0));
+        }
+        Ok(())
+    }
+
+    fn cost(&mut self, node: &Node) -> Result<(), Fault> {
+        for entry in node.entries("multiples of cost by service, such as { api: 3 }")? {
+            let service = place(&entry.key, entry.at, "service", &self.parts.names.services)?;
+            let factor = entry.node.portion()?;
+            let change = |factor| Change::Cost { service, factor };
+            self.push(change(factor), change(1.0));
+        }
+        Ok(())
+    }
+
+    fn fail_fast(&mut self, node: &Node, fields: &Fields<'_>, fails: bool) -> Result<(), Fault> {
+        for (service, tasks) in self.those(node, fields)? {
+            let change = |fails| Change::FailFast { service, tasks: tasks.clone(), fails };
+            self.push(change(fails), change(!fails));
+        }
+        Ok(())
+    }
+
+    fn down(&mut self, node: &Node, fields: &Fields<'_>, down: bool) -> Result<(), Fault> {
+        for (service, tasks) in self.those(node, fields)? {
+            let change = |down| Change::Down { service, tasks: tasks.clone(), down };
+            self.push(change(down), change(!down));
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, node: &Node, fields: &Fields<'_>) -> Result<(), Fault> {
+        for (service, tasks) in self.those(node, fields)? {
             if tasks.start == 0 {
                 let what = "all tasks join later, so that nobody is there to begin with";
                 let node = fields.get("tasks").unwrap_or(fields.node);
@@ -144,14 +170,14 @@ impl Event<'_> {
         Ok(())
     }
 
-    fn restart(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
+    fn restart(&mut self, node: &Node, fields: &Fields<'_>) -> Result<(), Fault> {
         let time =
             |key: &str, usual: u64| fields.or(key, Duration::from_secs(usual), Node::duration);
         // What a deployment takes: a few seconds to drain and to start, half a minute to warm up.
         let (lame_duck, down_for) = (time("lame_duck", 5)?, time("down_for", 5)?);
         let (cold_for, cold_speed) =
             (time("cold_for", 30)?, fields.or("cold_speed", 0.5, Node::speed)?);
-        for (service, tasks) in self.those(fields, "restart")? {
+        for (service, tasks) in self.those(node, fields)? {
             self.once(Change::Restart {
                 service,
                 tasks,
@@ -164,88 +190,72 @@ impl Event<'_> {
         Ok(())
     }
 
-    /// Quota servers and doormen: lost, back, or replaced by another.
-    fn servers(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
-        const WORDS: [&str; 3] = ["lost", "back", "elect"];
-        if let Some(node) = fields.get("quota_server") {
-            match node.one_of("change of a server", &WORDS)? {
-                2 => self.once(Change::QuotaElection),
+    fn limits(&mut self, node: &Node) -> Result<(), Fault> {
+        for entry in node.entries("CPUs by customer, such as { good: 2 }")? {
+            let customer = place(&entry.key, entry.at, "customer", &self.parts.names.customers)?;
+            let change = |limits| Change::Limits { customer, limits };
+            let before = self.parts.world.customers[customer];
+            self.push(change(super::parts::limits(&entry.node)?), change(before));
+        }
+        Ok(())
+    }
+
+    fn quota_server(&mut self, node: &Node) -> Result<(), Fault> {
+        match node.one_of("change of a server", &SERVER_CHANGES)? {
+            ELECT => self.once(Change::QuotaElection),
+            word => {
+                let lost = word == 0;
+                self.push(Change::QuotaServer { lost }, Change::QuotaServer { lost: !lost });
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, node: &Node, lost: bool) -> Result<(), Fault> {
+        for node in node.one_or_more() {
+            let datacenter = node.one_of("datacenter", &self.parts.names.datacenters)?;
+            let change = |lost| Change::Datacenter { datacenter, lost };
+            self.push(change(lost), change(!lost));
+        }
+        Ok(())
+    }
+
+    fn datacenter_speed(&mut self, node: &Node) -> Result<(), Fault> {
+        for entry in node.entries("speeds by datacenter, such as { east: 50% }")? {
+            let names = &self.parts.names.datacenters;
+            let datacenter = place(&entry.key, entry.at, "datacenter", names)?;
+            let change = |factor| Change::DatacenterSpeed { datacenter, factor };
+            self.push(change(entry.node.speed()?), change(1.0));
+        }
+        Ok(())
+    }
+
+    fn doorman(&mut self, node: &Node) -> Result<(), Fault> {
+        for entry in node.entries("changes by doorman, such as { rate: lost }")? {
+            let server = place(&entry.key, entry.at, "doorman", &self.parts.names.doormen)?;
+            match entry.node.one_of("change of a server", &SERVER_CHANGES)? {
+                ELECT => self.once(Change::DoormanElection { server }),
                 word => {
-                    let lost = word == 0;
-                    self.push(Change::QuotaServer { lost }, Change::QuotaServer { lost: !lost });
+                    let change = |lost| Change::Doorman { server, lost };
+                    self.push(change(word == 0), change(word != 0));
                 }
             }
         }
-        if let Some(node) = fields.get("limits") {
-            for entry in node.entries("CPUs by customer, such as { good: 2 }")? {
-                let customer =
-                    place(&entry.key, entry.at, "customer", &self.parts.names.customers)?;
-                let change = |limits| Change::Limits { customer, limits };
-                let before = self.parts.world.customers[customer];
-                self.push(change(super::parts::limits(&entry.node)?), change(before));
-            }
-        }
-        if let Some(node) = fields.get("doorman") {
-            for entry in node.entries("changes by doorman, such as { rate: lost }")? {
-                let server = place(&entry.key, entry.at, "doorman", &self.parts.names.doormen)?;
-                match entry.node.one_of("change of a server", &WORDS)? {
-                    2 => self.once(Change::DoormanElection { server }),
-                    word => {
-                        let change = |lost| Change::Doorman { server, lost };
-                        self.push(change(word == 0), change(word != 0));
-                    }
-                }
-            }
-        }
-        if let Some(node) = fields.get("doorman_capacity") {
-            for entry in node.entries("rates by doorman, such as { rate: 100/s }")? {
-                let server = place(&entry.key, entry.at, "doorman", &self.parts.names.doormen)?;
-                let change = |capacity| Change::DoormanCapacity { server, capacity };
-                let before = self.parts.world.doormen[server].capacity;
-                self.push(change(entry.node.per_second()?), change(before));
-            }
+        Ok(())
+    }
+
+    fn doorman_capacity(&mut self, node: &Node) -> Result<(), Fault> {
+        for entry in node.entries("rates by doorman, such as { rate: 100/s }")? {
+            let server = place(&entry.key, entry.at, "doorman", &self.parts.names.doormen)?;
+            let change = |capacity| Change::DoormanCapacity { server, capacity };
+            let before = self.parts.world.doormen[server].capacity;
+            self.push(change(entry.node.per_second()?), change(before));
         }
         Ok(())
     }
 
-    fn places(&mut self, fields: &Fields<'_>) -> Result<(), Fault> {
-        for (key, lost) in [("lose", true), ("regain", false)] {
-            for node in fields.get(key).map_or(&[][..], Node::one_or_more) {
-                let datacenter = node.one_of("datacenter", &self.parts.names.datacenters)?;
-                let change = |lost| Change::Datacenter { datacenter, lost };
-                self.push(change(lost), change(!lost));
-            }
-        }
-        if let Some(node) = fields.get("datacenter_speed") {
-            for entry in node.entries("speeds by datacenter, such as { east: 50% }")? {
-                let names = &self.parts.names.datacenters;
-                let datacenter = place(&entry.key, entry.at, "datacenter", names)?;
-                let change = |factor| Change::DatacenterSpeed { datacenter, factor };
-                self.push(change(entry.node.speed()?), change(1.0));
-            }
-        }
-        Ok(())
-    }
-
-    fn fail_fast(&mut self, fields: &Fields<'_>, key: &str, fails: bool) -> Result<(), Fault> {
-        for (service, tasks) in self.those(fields, key)? {
-            let change = |fails| Change::FailFast { service, tasks: tasks.clone(), fails };
-            self.push(change(fails), change(!fails));
-        }
-        Ok(())
-    }
-
-    fn down(&mut self, fields: &Fields<'_>, key: &str, down: bool) -> Result<(), Fault> {
-        for (service, tasks) in self.those(fields, key)? {
-            let change = |down| Change::Down { service, tasks: tasks.clone(), down };
-            self.push(change(down), change(!down));
-        }
-        Ok(())
-    }
-
-    /// The services under `key`, and which of their tasks.
-    fn those(&self, fields: &Fields<'_>, key: &str) -> Result<Vec<(usize, Range<usize>)>, Fault> {
-        let Some(node) = fields.get(key) else { return Ok(Vec::new()) };
+    /// The services that an action is about, and which of their tasks.
+    fn those(&self, node: &Node, fields: &Fields<'_>) -> Result<Vec<(usize, Range<usize>)>, Fault> {
         let those = node.one_or_more().iter().map(|node| {
             let service = node.one_of("service", &self.parts.names.services)?;
             Ok((service, self.tasks(fields, service)?))

@@ -1,5 +1,6 @@
 //! Every key that a scenario knows. `docs/scenarios.md` has a row for each.
 
+use super::events::ACTIONS;
 use super::read::Keys;
 
 pub(super) const SCENARIO: Keys = Keys {
@@ -50,6 +51,7 @@ pub(super) const SERVICE: Keys = Keys {
         "datacenter",
         "sharing",
         "work",
+        "waits",
         "reject_cost",
         "protection",
         "degraded",
@@ -173,34 +175,25 @@ pub(super) const RETRIES: Keys = Keys {
 
 pub(super) const CUSTOMER: Keys = Keys { of: "a customer", names: &["limit"] };
 
-pub(super) const EVENT: Keys = Keys {
-    of: "an event",
-    names: &[
-        "at",
-        "for",
-        "tasks",
-        "load",
-        "rate",
-        "speed",
-        "cost",
-        "fail_fast",
-        "works",
-        "down",
-        "up",
-        "join",
-        "restart",
-        "lame_duck",
-        "down_for",
-        "cold_for",
-        "cold_speed",
-        "limits",
-        "quota_server",
-        "lose",
-        "regain",
-        "datacenter_speed",
-        "doorman",
-        "doorman_capacity",
-    ],
+/// When an event happens, and the details of some actions.
+const EVENT_DETAILS: [&str; 7] =
+    ["at", "for", "tasks", "lame_duck", "down_for", "cold_for", "cold_speed"];
+
+pub(super) const EVENT: Keys = Keys { of: "an event", names: &EVENT_KEYS };
+
+/// The details, then all that an event can do.
+const EVENT_KEYS: [&str; EVENT_DETAILS.len() + ACTIONS.len()] = {
+    let mut keys = [""; EVENT_DETAILS.len() + ACTIONS.len()];
+    let mut i = 0;
+    while i < keys.len() {
+        keys[i] = if i < EVENT_DETAILS.len() {
+            EVENT_DETAILS[i]
+        } else {
+            ACTIONS[i - EVENT_DETAILS.len()].0
+        };
+        i += 1;
+    }
+    keys
 };
 
 pub(super) const QUOTA_SERVER: Keys = Keys {

@@ -221,10 +221,12 @@ fn service(entry: &Entry, names: &Names) -> Result<ServiceSpec, Fault> {
         tasks: tasks(&fields, usual, names)?,
         sharing: fields.or("sharing", Sharing::Shared, sharing)?,
         work: work(fields.need("work", "5ms")?)?,
+        waits: fields.or("waits", Duration::ZERO, Node::duration)?,
         reject_cost: fields.or("reject_cost", REJECT_COST, Node::duration)?,
         admission: fields.or("protection", Some(AdmissionSpec::default()), protection)?,
         degraded: fields.or("degraded", None, |node| node.share().map(Some))?,
         calls,
+        look_every: ServiceSpec::default().look_every,
         qps_limits: extras::request_limits(&fields, names)?,
         active_limit: fields.or("active_limit", None, |node| {
             node.whole(1, u32::MAX.into()).map(|most| Some(most as u32))

@@ -1,6 +1,8 @@
 //! One backend task: a CPU, and the decisions in front of it.
 
+use super::contender::Contender;
 use super::cpu::Cpu;
+use super::log::Look;
 use super::spec::{AdmissionSpec, ServiceSpec, TaskSpec};
 use core::time::Duration;
 use std::sync::Arc;
@@ -9,22 +11,31 @@ use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::average::Rate;
 use tidegate_core::balance::LoadReport;
 use tidegate_core::cost::{CostLane, CostTable, MethodId};
-use tidegate_core::decision::SignalId;
+use tidegate_core::decision::{Advice, Reason, Rejection, SignalId};
 use tidegate_core::quota::QuotaConfig;
-use tidegate_core::rng::Rng;
-use tidegate_core::signal::{Combine, LoadAverage, Signal, Signals};
+use tidegate_core::rng::SeededRng;
+use tidegate_core::signal::{Combine, LoadAverage, Role, Signal, Signals, Slope};
 use tidegate_core::units::InvalidNumber;
 use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
 
-/// How often a task's controller looks.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// Load reports are averages over about this long.
 const REPORT_TAU: Duration = Duration::from_secs(1);
+/// Busy cores are measured over about this long: ten looks, so that one of them says little.
+const CPU_TAU: Duration = Duration::from_millis(100);
+
+/// Who stands in front of a task. tidegate is asked directly, as in ordinary worlds there is nobody
+/// else; only a contender is asked through a pointer.
+#[derive(Debug)]
+pub(crate) enum Guard {
+    Nobody,
+    Tidegate(Protection),
+    Contender(Box<dyn Contender>),
+}
 
 /// What protects a task. What only its controller looks at lies elsewhere: requests wait for every
 /// line of memory between what they need.
 #[derive(Debug)]
-struct Protection {
+pub(crate) struct Protection {
     lane: Lane,
     load: LoadAverage,
     costs: CostLane,
@@ -36,6 +47,8 @@ struct Control {
     controller: Controller,
     signals: Signals,
     load_signal: SignalId,
+    /// The signal of busy cores, and what it is worked out from.
+    cpu: Option<(SignalId, Slope)>,
     worked_seen: f64,
 }
 
@@ -63,7 +76,9 @@ pub(crate) struct Backend {
     pub(crate) down: bool,
     /// It has not joined yet: nobody knows of it.
     pub(crate) absent: bool,
-    protection: Option<Protection>,
+    pub(crate) guard: Guard,
+    /// How often its controller looks.
+    pub(crate) look_every: Duration,
     /// Answers and errors since the last look of the controller.
     answers: [u32; 2],
     /// The fewest running or ready jobs since the last tick.
@@ -76,7 +91,7 @@ pub(crate) struct Backend {
 /// The answer of a task to an attempt that reached it.
 pub(crate) enum Welcome {
     Admitted { permit: Option<Permit>, degrade: bool },
-    Refused(tidegate_core::decision::Rejection),
+    Refused(Rejection),
 }
 
 impl Backend {
@@ -88,7 +103,6 @@ impl Backend {
     ) -> Result<Self, InvalidNumber> {
         let now = Timestamp::ZERO;
         let spec = of.tasks[index];
-        let protect = |admission| Protection::new(admission, of, spec, customers);
         Ok(Self {
             service,
             index,
@@ -98,7 +112,13 @@ impl Backend {
             fails: false,
             down: false,
             absent: false,
-            protection: of.admission.as_ref().map(protect).transpose()?,
+            guard: match &of.admission {
+                Some(admission) => {
+                    Guard::Tidegate(Protection::new(admission, of, spec, customers)?)
+                }
+                None => Guard::Nobody,
+            },
+            look_every: of.look_every,
             answers: [0; 2],
             active_least: 0,
             meters: Box::new(Meters {
@@ -112,7 +132,23 @@ impl Backend {
     }
 
     pub(crate) fn gate(&self) -> Option<&Arc<AdmissionGate>> {
-        self.protection.as_ref().map(|p| p.lane.gate())
+        match &self.guard {
+            Guard::Tidegate(protection) => Some(protection.lane.gate()),
+            Guard::Nobody | Guard::Contender(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn has_contender(&self) -> bool {
+        matches!(self.guard, Guard::Contender(_))
+    }
+
+    /// Whether a job that is ready for the CPU is held back by a contender.
+    pub(crate) fn holds(&mut self, id: u64, criticality: Criticality) -> bool {
+        match &mut self.guard {
+            Guard::Contender(contender) => contender.hold(id, criticality),
+            Guard::Nobody | Guard::Tidegate(_) => false,
+        }
     }
 
     /// An attempt has arrived.
@@ -123,10 +159,18 @@ impl Backend {
         attempt: u8,
         deadline: Timestamp,
         now: Timestamp,
-        rng: &mut impl Rng,
+        rng: &mut SeededRng,
     ) -> Welcome {
-        let Some(protection) = &mut self.protection else {
-            return Welcome::Admitted { permit: None, degrade: false };
+        let protection = match &mut self.guard {
+            Guard::Tidegate(protection) => protection,
+            Guard::Contender(contender) => {
+                if contender.offer(criticality, now, rng) {
+                    return Welcome::Admitted { permit: None, degrade: false };
+                }
+                let (reason, advice) = (Reason::Overloaded, Advice::RetryElsewhere);
+                return Welcome::Refused(Rejection { reason, advice, criticality, cause: None });
+            }
+            Guard::Nobody => return Welcome::Admitted { permit: None, degrade: false },
         };
         let cost = protection.costs.estimate(customer, MethodId(0));
         let request =
@@ -140,17 +184,27 @@ impl Backend {
         }
     }
 
-    /// An admitted attempt is done, having cost `cost`.
+    /// An admitted attempt is done, having cost `cost`; `asked` if anybody still waits.
     pub(crate) fn complete(
         &mut self,
         permit: Option<Permit>,
         customer: CustomerId,
         cost: Cost,
+        asked: Option<Timestamp>,
         now: Timestamp,
     ) {
-        if let (Some(protection), Some(permit)) = (&mut self.protection, permit) {
-            protection.costs.record(customer, MethodId(0), cost);
-            protection.lane.complete(permit, cost, now);
+        match &mut self.guard {
+            Guard::Tidegate(protection) => {
+                if let Some(permit) = permit {
+                    protection.costs.record(customer, MethodId(0), cost);
+                    protection.lane.complete(permit, cost, now);
+                }
+            }
+            Guard::Contender(contender) => {
+                let work = Duration::from_nanos(cost.as_nanos());
+                contender.done(work, asked.map(|asked| now.since(asked)), now);
+            }
+            Guard::Nobody => {}
         }
     }
 
@@ -164,15 +218,19 @@ impl Backend {
     /// The number of running or ready jobs has changed.
     #[inline]
     pub(crate) fn sample(&mut self, now: Timestamp) {
-        if let Some(protection) = &mut self.protection {
-            let active = self.cpu.active();
-            self.active_least = self.active_least.min(active as u32);
-            protection.load.record(active as u64, now);
+        let active = self.cpu.active();
+        match &mut self.guard {
+            Guard::Tidegate(protection) => {
+                self.active_least = self.active_least.min(active as u32);
+                protection.load.record(active as u64, now);
+            }
+            Guard::Contender(contender) => contender.sample(active, now),
+            Guard::Nobody => {}
         }
     }
 
-    /// The controller looks. Returns what goes with every answer from now on.
-    pub(crate) fn tick(&mut self, now: Timestamp) -> LoadReport {
+    /// The controller looks. Returns what goes with every answer from now on, and what it saw.
+    pub(crate) fn tick(&mut self, number: u32, now: Timestamp) -> (LoadReport, Option<Look>) {
         let busy = self.cpu.busy(now);
         let meters = &mut *self.meters;
         meters.busy.add_since_last((busy - meters.busy_seen).max(0.0), now);
@@ -186,22 +244,34 @@ impl Backend {
             cpu_utilization: meters.busy.per_second(now) / self.spec.cores,
             ..LoadReport::default()
         };
-        if let Some(protection) = &mut self.protection {
-            let Protection { lane, load, control, .. } = protection;
-            let active = self.cpu.active() as u64;
-            let (smoothed, instant) = (load.record(active, now), active as f64 / self.spec.cores);
-            let signals = &mut control.signals;
-            signals.record_smoothed(control.load_signal, smoothed, instant, now);
-            let worked = self.cpu.worked();
-            let used = (worked - control.worked_seen).max(0.0);
-            control.worked_seen = worked;
-            let used = Cost::from_nanos((used * 1e9) as u64);
-            let least = core::mem::replace(&mut self.active_least, active as u32);
-            let least = f64::from(least) / self.spec.cores;
-            let seen = Seen::new(signals.reading(now)).load(instant).load_least(least).used(used);
-            control.controller.tick(lane.gate(), seen, now);
+        let active = self.cpu.active();
+        let protection = match &mut self.guard {
+            Guard::Tidegate(protection) => protection,
+            Guard::Contender(contender) => {
+                contender.tick(active, now);
+                return (report, None);
+            }
+            Guard::Nobody => return (report, None),
+        };
+        let Protection { lane, load, control, .. } = protection;
+        let instant = active as f64 / self.spec.cores;
+        let load = load.record(active as u64, now);
+        let signals = &mut control.signals;
+        signals.record_smoothed(control.load_signal, load, instant, now);
+        if let Some((signal, slope)) = &mut control.cpu
+            && let Some(value) = slope.record(Duration::from_nanos((busy * 1e9) as u64), now)
+        {
+            signals.record(*signal, value, now);
         }
-        report
+        let worked = self.cpu.worked();
+        let used = (worked - control.worked_seen).max(0.0);
+        control.worked_seen = worked;
+        let used = Cost::from_nanos((used * 1e9) as u64);
+        let least = core::mem::replace(&mut self.active_least, active as u32);
+        let least = f64::from(least) / self.spec.cores;
+        let seen = Seen::new(signals.reading(now)).load(instant).load_least(least).used(used);
+        let plan = control.controller.tick(lane.gate(), seen, now);
+        (report, Some(Look { at: now, backend: number, load, plan }))
     }
 }
 
@@ -217,10 +287,17 @@ impl Protection {
         let mut quota = QuotaConfig::default();
         quota.customers_max = customers.max(1);
         let gate = AdmissionGate::new(quota);
+        gate.set_dark(admission.dark);
         let mut signals = Signals::new(Combine::Highest);
         let load_signal = signals
             .register(Signal::new("executor_load", admission.load_target)?)
             .unwrap_or(SignalId::COMBINED);
+        let mut cpu = None;
+        if let Some(target) = admission.cpu_target {
+            let signal = signals.register(Signal::new("cpu", target)?.role(Role::Confirming));
+            let slope = Slope::new(CPU_TAU, task.cores)?;
+            cpu = signal.map(|signal| (signal, slope));
+        }
         let guess = Cost::from_nanos((of.work.mean() * 1e9) as u64);
         let attempts = AttemptsConfig::default();
         Ok(Self {
@@ -231,6 +308,7 @@ impl Protection {
                 controller: Controller::new(shed, attempts, &gate, now),
                 signals,
                 load_signal,
+                cpu,
                 worked_seen: 0.0,
             }),
         })

@@ -1,8 +1,9 @@
 //! A job: what an attempt causes at the backend that it reaches.
 
 use super::backend::Welcome;
-use super::quota::RequestLimits;
+use super::log::{Attempt, Ending};
 use super::record::column;
+use super::request_limits::RequestLimits;
 use super::{Event, Job, Parent, Reply, World, group_of, latency};
 use crate::slab::Key;
 use core::time::Duration;
@@ -46,6 +47,7 @@ impl World {
             bin.reasons[column(reason)] += 1;
             backend.cpu.chore(of.reject_cost, now);
             self.schedule(number);
+            self.note(key, Ending::Refused { cause: None });
             return self.answer(number, key, attempt, reply);
         }
         match backend.welcome(criticality, customer, attempt, deadline, now, rng) {
@@ -56,11 +58,16 @@ impl World {
                 bin.dont_retry += u32::from(dont);
                 backend.cpu.chore(of.reject_cost, now);
                 self.schedule(number);
+                self.note(key, Ending::Refused { cause: rejection.cause });
                 let reply = if dont { Reply::DontRetry } else { Reply::Overloaded };
                 self.answer(number, key, attempt, reply);
             }
             Welcome::Admitted { permit, degrade } => {
                 bin.admitted += 1;
+                if let Some(log) = &mut self.record.log {
+                    let would_refuse = permit.as_ref().is_some_and(|p| p.would_reject().is_some());
+                    log.would_refuse += u64::from(would_refuse);
+                }
                 let group = group_of(parent, &mut self.items);
                 let own = group.and_then(|group| self.spec.clients[group as usize].work.as_ref());
                 let spread = own.unwrap_or(&of.work);
@@ -83,11 +90,51 @@ impl World {
                     pending: 0,
                 });
                 let backend = &mut self.backends[number as usize];
-                backend.cpu.start(job.to_bits(), work, now);
-                backend.sample(now);
-                self.schedule(number);
+                if !of.waits.is_zero() {
+                    self.queue.push(now + of.waits, Event::Ready { job });
+                } else if backend.has_contender() {
+                    self.ready(job);
+                } else {
+                    backend.cpu.start(job.to_bits(), work, now);
+                    backend.sample(now);
+                    self.schedule(number);
+                }
             }
         }
+    }
+
+    /// A job is ready for the CPU.
+    pub(super) fn ready(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let (number, criticality) = (job.backend, job.criticality);
+        if !self.backends[number as usize].holds(key.to_bits(), criticality) {
+            self.start(key);
+        }
+        if self.backends[number as usize].has_contender() {
+            self.release(number);
+        }
+    }
+
+    /// A job takes its place on the CPU.
+    pub(super) fn start(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let (number, work) = (job.backend, Duration::from_nanos(job.work.as_nanos()));
+        let backend = &mut self.backends[number as usize];
+        if backend.down {
+            return self.done(key, Reply::Gone);
+        }
+        backend.cpu.start(key.to_bits(), work, self.now);
+        backend.sample(self.now);
+        self.schedule(number);
+    }
+
+    /// Writes down how an attempt ended at its task, if there is a log.
+    #[inline]
+    pub(super) fn note(&mut self, call: Key, ending: Ending) {
+        let Some(log) = &mut self.record.log else { return };
+        let Some(call) = self.calls.get_mut(call) else { return };
+        let (asked, criticality) = (call.asked, call.criticality);
+        log.attempts.push(Attempt { asked, ended: self.now, criticality, ending });
     }
 
     /// Sees to it that the world looks when the next job is done.
@@ -113,6 +160,9 @@ impl World {
             self.proceed(Key::from_bits(bits));
         }
         self.schedule(number);
+        if self.backends[number as usize].has_contender() {
+            self.release(number);
+        }
     }
 
     /// A job has done its own work, or one of its calls has ended well: on to the next call, or to
@@ -155,14 +205,19 @@ impl World {
     pub(super) fn done(&mut self, key: Key, reply: Reply) {
         let Some(job) = self.jobs.remove(key) else { return };
         let backend = &mut self.backends[job.backend as usize];
-        backend.complete(job.permit, job.customer, job.work, self.now);
+        let asked = self.calls.get_mut(job.call).filter(|call| call.attempt == job.attempt);
+        let asked = asked.map(|call| call.asked);
+        backend.complete(job.permit, job.customer, job.work, asked, self.now);
         if let Some(planner) = &mut self.planners[backend.service] {
             planner.work += Duration::from_nanos(job.work.as_nanos());
             planner.jobs += 1;
         }
-        let waited = self.calls.get_mut(job.call).is_some_and(|call| call.attempt == job.attempt);
-        if !waited || self.now > job.deadline {
+        let in_time = self.now <= job.deadline;
+        if asked.is_none() || !in_time {
             self.record.service(backend.service, self.now).wasted += 1;
+        }
+        if matches!(reply, Reply::Ok | Reply::Degraded) {
+            self.note(job.call, Ending::Done { work: job.work, in_time });
         }
         self.answer(job.backend, job.call, job.attempt, reply);
     }

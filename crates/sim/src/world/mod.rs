@@ -11,14 +11,17 @@ mod batch;
 mod calls;
 mod changes;
 mod connections;
+pub mod contender;
 pub mod cpu;
 mod datacenters;
 mod doorman;
 mod envoy;
 mod jobs;
 mod join;
+pub mod log;
 mod quota;
 pub mod record;
+mod request_limits;
 pub mod spec;
 mod stack;
 #[cfg(test)]
@@ -27,14 +30,15 @@ mod tests;
 use crate::dice;
 use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
-use backend::{Backend, TICK};
+use backend::Backend;
 use batch::{Batch, Item};
 use connections::Connections;
 use core::time::Duration;
 use datacenters::{Planner, Spread};
 use doorman::Tenant;
-use quota::{QuotaServer, RequestLimits};
+use quota::QuotaServer;
 use record::Record;
+use request_limits::RequestLimits;
 use spec::{Arrivals, Change, WorldError, WorldSpec};
 use stack::{Fate, Stack, Way};
 use tidegate_core::admission::Permit;
@@ -107,6 +111,10 @@ enum Event {
     Reach {
         call: Key,
         attempt: u8,
+    },
+    /// A job has waited for others and is ready for the CPU.
+    Ready {
+        job: Key,
     },
     /// A backend may have finished a job.
     Cpu {
@@ -308,7 +316,7 @@ impl World {
             factors: Vec::new(),
             request_limits: Vec::new(),
             cost_factor: vec![1.0; spec.services.len()],
-            record: Record::new(spec.clients.len(), &tasks, spec.lasts, customers),
+            record: Record::new(spec.clients.len(), &tasks, spec.lasts, customers).log(spec.log),
             inflight: 0,
             arrivals: dice.fork(),
             machines: dice.fork(),
@@ -349,9 +357,9 @@ impl World {
                     }
                 }
                 // Controllers do not all look at the same moment.
-                let offset = Duration::from_nanos(self.machines.below(TICK.as_nanos() as u64));
+                let offset = self.machines.below(of.look_every.as_nanos() as u64);
                 let number = self.backends.len() as u32;
-                self.queue.push(Timestamp::ZERO + offset, Event::Tick { backend: number });
+                self.queue.push(Timestamp::from_nanos(offset), Event::Tick { backend: number });
                 self.factors.push(Factors { machine: 1.0, warmth: 1.0, place: 1.0 });
                 self.request_limits.push(RequestLimits::new(&self.spec, service));
                 self.reports.push(LoadReport::default());
@@ -441,14 +449,12 @@ impl World {
         match event {
             Event::Ask { group, version } => self.ask(group, version),
             Event::Reach { call, attempt } => self.reach(call, attempt),
+            Event::Ready { job } => self.ready(job),
             Event::Cpu { backend } => self.cpu(backend),
             Event::Reply { call, attempt, reply } => self.reply(call, attempt, reply),
             Event::Timeout { call, attempt } => self.fate(call, attempt, Fate::NoAnswer, false),
             Event::Again { call } => self.again(call),
-            Event::Tick { backend } => {
-                self.reports[backend as usize] = self.backends[backend as usize].tick(self.now);
-                self.queue.push(self.now + TICK, Event::Tick { backend });
-            }
+            Event::Tick { backend } => self.tick(backend),
             Event::Probe { stack, member, backend } => self.probe(stack, member, backend),
             Event::Probed { stack, member, inflight, micros } => {
                 let latency = Duration::from_micros(micros.into());
@@ -534,6 +540,20 @@ impl World {
             return;
         };
         self.call(Parent::Group(group), stack, criticality, customer, deadline);
+    }
+
+    /// A backend's controller looks.
+    fn tick(&mut self, number: u32) {
+        let backend = &mut self.backends[number as usize];
+        let (report, look) = backend.tick(number, self.now);
+        self.reports[number as usize] = report;
+        self.queue.push(self.now + backend.look_every, Event::Tick { backend: number });
+        if let (Some(log), Some(look)) = (&mut self.record.log, look) {
+            log.looks.push(look);
+        }
+        if backend.has_contender() {
+            self.release(number);
+        }
     }
 
     fn second(&mut self) {

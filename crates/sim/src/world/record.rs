@@ -1,5 +1,6 @@
 //! What is written down while a world runs.
 
+use super::log::Log;
 use core::time::Duration;
 use tidegate_core::decision::Reason;
 use tidegate_core::{Criticality, Timestamp};
@@ -175,6 +176,8 @@ pub struct Record {
     pub requests: u64,
     /// The most requests that were under way at once.
     pub inflight_max: usize,
+    /// One by one, if the world was to keep that.
+    pub log: Option<Box<Log>>,
 }
 
 impl Record {
@@ -202,7 +205,14 @@ impl Record {
             events: 0,
             requests: 0,
             inflight_max: 0,
+            log: None,
         }
+    }
+
+    /// With a log, or without.
+    #[must_use]
+    pub(crate) fn log(self, log: bool) -> Self {
+        Self { log: log.then(Box::default), ..self }
     }
 
     #[inline]

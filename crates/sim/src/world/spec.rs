@@ -50,6 +50,8 @@ pub struct WorldSpec {
     pub doormen: Vec<DoormanSpec>,
     /// What changes, and when.
     pub changes: Vec<(Timestamp, Change)>,
+    /// Whether to keep a log of every attempt and every look of a controller.
+    pub log: bool,
 }
 
 impl Default for WorldSpec {
@@ -67,6 +69,7 @@ impl Default for WorldSpec {
             quota_server: None,
             doormen: Vec::new(),
             changes: Vec::new(),
+            log: false,
         }
     }
 }
@@ -82,8 +85,12 @@ pub struct ServiceSpec {
     pub sharing: Sharing,
     /// CPU time of a request on the reference machine.
     pub work: WorkSpec,
+    /// How long a request waits for something else, such as a disk, before it needs the CPU.
+    pub waits: Duration,
     /// CPU time of a refusal.
     pub reject_cost: Duration,
+    /// How often the controllers of its tasks look.
+    pub look_every: Duration,
     /// How it protects itself; `None` is not at all.
     pub admission: Option<AdmissionSpec>,
     /// CPU time of a degraded answer as a share of a full one; `None` if it has none.
@@ -111,7 +118,9 @@ impl Default for ServiceSpec {
             tasks: vec![TaskSpec::default()],
             sharing: Sharing::Shared,
             work: WorkSpec::default(),
+            waits: Duration::ZERO,
             reject_cost: Duration::ZERO,
+            look_every: Duration::from_millis(10),
             admission: None,
             degraded: None,
             calls: Vec::new(),
@@ -148,6 +157,11 @@ pub struct AdmissionSpec {
     pub load_target: f64,
     /// Time constant of the executor load average.
     pub load_tau: Duration,
+    /// Busy cores over all cores that are as many as there should be; the signal only confirms what
+    /// another says. `None` is no such signal.
+    pub cpu_target: Option<f64>,
+    /// Whether to decide and count only, and let everything in.
+    pub dark: bool,
     /// The controller's parameters.
     pub shed: ShedConfig,
 }
@@ -159,6 +173,8 @@ impl Default for AdmissionSpec {
         Self {
             load_target: 16.0,
             load_tau: Duration::from_millis(100),
+            cpu_target: None,
+            dark: false,
             shed: ShedConfig::default(),
         }
     }

@@ -1,6 +1,7 @@
 mod asking;
 mod batch;
 mod connections;
+mod contender;
 mod datacenters;
 mod doorman;
 mod join;
@@ -25,11 +26,7 @@ fn service(tasks: usize, admission: bool) -> ServiceSpec {
         sharing: Sharing::Shared,
         work: WorkSpec::Exponential(WORK),
         reject_cost: Duration::ZERO,
-        admission: admission.then(|| AdmissionSpec {
-            load_target: 16.0,
-            load_tau: Duration::from_millis(100),
-            shed: tidegate_core::admission::shed::ShedConfig::default(),
-        }),
+        admission: admission.then(AdmissionSpec::default),
         ..ServiceSpec::default()
     }
 }
