@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use tidegate_sim::contest::contenders::{CoDel, Gradient, Pi, Queue, Thresholds};
-use tidegate_sim::contest::{Entrant, Trial, Verdict, run as run_trial, trials};
+use tidegate_sim::contest::{Entrant, Trial, Verdict, held_out, run as run_trial, trials};
 use tidegate_sim::world::contender::Contender;
 use tidegate_sim::world::spec::WorldError;
 
@@ -15,6 +15,9 @@ pub(crate) struct Options {
     /// Only this contender, with every machine
     #[arg(long)]
     only: Option<String>,
+    /// On machines for which no constant was chosen
+    #[arg(long)]
+    held_out: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -70,6 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), WorldError> {
     let mut rows = Vec::new();
     let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     for (name, make) in CONTENDERS.into_iter().filter(|(name, _)| wanted(name)) {
+        let trials = if options.held_out { held_out } else { trials };
         let kinds = trials(1).len();
         let mut verdicts: Vec<Vec<(Trial, Verdict)>> = vec![Vec::new(); kinds];
         for seed in 1..=options.seeds {
@@ -145,5 +149,7 @@ fn print(rows: &[Row], options: &Options) {
         );
     }
     println!("\n{} seeds, virtual time; the same again:", options.seeds);
-    println!("  cargo run --release -p tidegate-bench -- controllers --seeds {}", options.seeds);
+    let held_out = if options.held_out { " --held-out" } else { "" };
+    let seeds = options.seeds;
+    println!("  cargo run --release -p tidegate-bench -- controllers --seeds {seeds}{held_out}");
 }

@@ -38,7 +38,7 @@ fn long_requests_keep_the_queue_at_what_it_should_be() {
         // 2.3 at that of the lowest. At 10x the highest asks for all that there is, and its queue
         // wanders up to 2.5 times as long.
         assert!((2.0..4.5).contains(&load), "{offered}x: load {load}");
-        assert!(busy(&told, 5).1 > 0.95, "{offered}x: {:?}", busy(&told, 5));
+        assert!(busy(&told, 5).1 > 0.9, "{offered}x: {:?}", busy(&told, 5));
     }
 }
 

@@ -541,6 +541,7 @@ impl Controller {
             offered: core::array::from_fn(|level| {
                 cost_since(level, cell::ADMITTED_COST) + cost_since(level, cell::SHED_COST)
             }),
+            admitted: (0..LEVELS).map(|level| cost_since(level, cell::ADMITTED_COST)).sum(),
             done: since(cell::SHARED, cell::COMPLETED),
             completed: cost_since(cell::SHARED, cell::COMPLETED_COST),
             worked: cost_since(cell::SHARED, cell::WORKED),

@@ -51,6 +51,7 @@ fn hold(
             used: None,
             offered: offered.map(cost),
             // Every request costs a millisecond, and takes one: nothing waits.
+            admitted: cost(done),
             done: cost(done).as_nanos() / MS.as_nanos(),
             completed: cost(done),
             worked: cost(done),
@@ -134,6 +135,7 @@ impl Machine {
                 load_least: None,
                 used: None,
                 offered: came.map(cost),
+                admitted: cost(admitted.iter().map(|cpus| (cpus * millis).round() as u64).sum()),
                 done,
                 completed: cost(done),
                 worked: cost(done),

@@ -11,19 +11,7 @@ use core::time::Duration;
 /// 10 ms, and every 2 ms where requests are much shorter; refusing costs 20 us, and 2 us there.
 pub fn trials(seed: u64) -> Vec<Trial> {
     let (ms, us) = (Duration::from_millis, Duration::from_micros);
-    let base = Trial {
-        name: "1 core, 5 ms, constant",
-        cores: 1,
-        sharing: Sharing::Fifo,
-        work: WorkSpec::Constant(ms(5)),
-        waits: Duration::ZERO,
-        patience: Duration::from_secs(1),
-        tick: ms(10),
-        reject_cost: us(20),
-        surge: 2.0,
-        lasts: Duration::from_secs(10),
-        seed,
-    };
+    let base = base(seed);
     let shared = Trial { sharing: Sharing::Shared, ..base.clone() };
     let exponential = |name, cores, mean: Duration| Trial {
         name,
@@ -71,7 +59,78 @@ pub fn trials(seed: u64) -> Vec<Trial> {
         Trial { name: "1 core, 5 ms, waits 100 ms", waits: ms(100), ..base.clone() },
         Trial { waits: ms(300), ..exponential("4 cores, 5 ms, waits 300 ms", 4, ms(5)) },
     ];
-    let surges = [1.2, 1.5, 1.8, 2.0, 5.0, 9.0, 10.0];
+    surging(machines, [1.2, 1.5, 1.8, 2.0, 5.0, 9.0, 10.0])
+}
+
+/// Machines and surges on which no constant of ours was ever chosen.
+pub fn held_out(seed: u64) -> Vec<Trial> {
+    let ms = Duration::from_millis;
+    let base = base(seed);
+    let shared = Trial { sharing: Sharing::Shared, ..base.clone() };
+    let log_normal = |mean, sigma| WorkSpec::LogNormal { mean, sigma };
+    let machines = vec![
+        Trial {
+            name: "2 cores, 3 ms, exponential",
+            cores: 2,
+            work: WorkSpec::Exponential(ms(3)),
+            ..base.clone()
+        },
+        Trial {
+            name: "16 cores shared, 8 ms, log-n.",
+            cores: 16,
+            work: log_normal(ms(8), 0.7),
+            ..shared.clone()
+        },
+        Trial {
+            name: "1 core, 40 ms, constant",
+            work: WorkSpec::Constant(ms(40)),
+            patience: ms(2_000),
+            lasts: Duration::from_secs(30),
+            ..base.clone()
+        },
+        Trial {
+            name: "2 cores shared, 2 or 62 ms",
+            cores: 2,
+            work: WorkSpec::Rare { usual: ms(2), rare: ms(62), share: 0.05 },
+            ..shared.clone()
+        },
+        Trial {
+            name: "3 cores, 10 ms, waits 40 ms",
+            cores: 3,
+            work: log_normal(ms(10), 0.5),
+            waits: ms(40),
+            ..base
+        },
+        Trial {
+            name: "32 cores shared, 2 ms, const.",
+            cores: 32,
+            work: WorkSpec::Constant(ms(2)),
+            lasts: Duration::from_secs(5),
+            ..shared
+        },
+    ];
+    surging(machines, [1.4, 3.0, 7.0, 15.0])
+}
+
+/// One core, 5 ms a request, callers that wait for a second.
+fn base(seed: u64) -> Trial {
+    let (ms, us) = (Duration::from_millis, Duration::from_micros);
+    Trial {
+        name: "1 core, 5 ms, constant",
+        cores: 1,
+        sharing: Sharing::Fifo,
+        work: WorkSpec::Constant(ms(5)),
+        waits: Duration::ZERO,
+        patience: Duration::from_secs(1),
+        tick: ms(10),
+        reject_cost: us(20),
+        surge: 2.0,
+        lasts: Duration::from_secs(10),
+        seed,
+    }
+}
+
+fn surging<const N: usize>(machines: Vec<Trial>, surges: [f64; N]) -> Vec<Trial> {
     let each = |machine: Trial| surges.map(|surge| Trial { surge, ..machine.clone() });
     machines.into_iter().flat_map(each).collect()
 }

@@ -132,9 +132,8 @@ impl ShedConfig {
         Ok(self)
     }
 
-    /// How soon what is in flight should be what it should be. Too short, and it overshoots between
-    /// two ticks; too long, and latency stays high after a surge has begun. Default 20 ms, two
-    /// ticks.
+    /// How soon what is in flight should be what the signals ask for. Too short, and it overshoots
+    /// between two ticks; too long, and signals stay off their targets. Default 20 ms, two ticks.
     pub fn horizon(mut self, horizon: Duration) -> Result<Self, InvalidNumber> {
         self.horizon = some_time(horizon)?;
         Ok(self)

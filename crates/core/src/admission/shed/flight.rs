@@ -12,7 +12,9 @@
 //! waits as should. What is in flight answers to admission at once, while other signals may answer
 //! late: a request that waits for others before it needs the CPU shows in a load average only then.
 //!
-//! `B` is taken from moments in which no work waits for a CPU: `sum of L / sum of what got done`.
+//! `B` is taken from moments in which no work waits for a CPU: `sum of L / sum of what went through`.
+//! What went through is the mean of what came in and what got done: while `L` rises, the one runs
+//! ahead of the law and the other behind it.
 //!
 //! Other signals have no such law. How much in flight goes with a unit of utilization `u` is learnt
 //! from how they move together, over several times what a request takes:
@@ -43,7 +45,7 @@ pub(super) struct Flight {
     slack: f64,
     /// Runs only while nothing waits; starts at zero.
     free_clock: Timestamp,
-    /// `L` over time and what got done, while nothing waited.
+    /// `L` over time and what went through, while nothing waited.
     free: [Rate; 2],
     smoothed: Average,
     /// Means of `L`, `u`, `L u` and `u u`.
@@ -99,7 +101,8 @@ impl Flight {
             self.free_clock += elapsed;
             let [time, done] = &mut self.free;
             time.add_since_last(inflight * elapsed.as_secs_f64(), self.free_clock);
-            done.add_since_last(facts.completed.as_nanos() as f64, self.free_clock);
+            let through = facts.admitted.as_nanos() as f64 + facts.completed.as_nanos() as f64;
+            done.add_since_last(through / 2.0, self.free_clock);
         }
         let slow = (SLOW * self.base().unwrap_or(0.0)).clamp(SLOW_RANGE.0, SLOW_RANGE.1);
         let slow = Duration::from_secs_f64(slow);

@@ -4,41 +4,39 @@
 //! offered some other amount. The controller has to find what to admit so that as little waits as
 //! keeps the task busy, whatever is offered, without swinging and without ever shutting the task.
 //!
-//! **What is in flight is held at what it should be.** The amount to admit is what gets done,
-//! corrected by what should be in flight and is not:
+//! **What is in flight is limited, by criticality.** One more of a level is let in while less than
+//! its limit is in flight, and what is done makes room at once:
 //!
 //! ```text
-//! admit = C + (L* - L) / horizon
-//! C  = what the task is capable of          see `capacity`
-//! L  = what is in flight                    L* = what should be: see `flight`
+//! limit = C B + queue t C D                 C, B, D: see `capacity` and `flight`
+//! queue = what the level may find waiting   see `limits`; t = its threshold
 //! ```
 //!
-//! `L*` comes from Little's law, and from the signals where these are above their thresholds: the
-//! lower of the two holds. All that is remembered are means that forget, so nothing winds up.
-//!
-//! **The amount is cut by criticality.** From the top, each level takes what it is offered until
-//! the amount is used up. At most one level is let in in part; all above it pass, all below it do
-//! not. What is offered is known by level from the counts of the last moments (see `demand`), so a
-//! surge of 10x is answered by a tenth as soon as it has been seen, not by feeling the way down.
+//! The limits rise with criticality. So where a level asks for all that there is, what is in flight
+//! stands at its limit, above those of lower levels, and these are out: nobody has to guess how
+//! much to admit of each. What is remembered are means that forget, so nothing winds up.
 //!
 //! **What fits is not shed.** Bad luck makes queues, too. As long as the levels from the top down
-//! to some level ask for less than the capacity, none of them is cut to make a queue shorter: it
-//! will get shorter by itself.
+//! to some level ask for less than the capacity (see `demand`), none of them is cut to make a queue
+//! shorter: it will get shorter by itself. At the very most some multiple of what should wait may
+//! wait for them as well, so that a surge is limited before it is noticed.
 //!
-//! **Between two ticks there is only so much room.** A share of what comes is no limit: in ten
-//! milliseconds ten times the usual may come. So every plan also says how much may be let in until
-//! the next, by level: for the level that is cut, what is to be admitted; for the others, what
-//! may at the very most be in flight, some multiple of what should. The share of the level that
-//! is cut is set somewhat too high, so that it is the room which runs out: then just what is wanted
-//! gets in, instead of what the dice make of it.
+//! **Signals that are above their thresholds** know no law of Little. Where they object, what comes
+//! is also thinned out, the lowest levels first, so that what is in flight becomes what goes with
+//! the set point within a horizon:
+//!
+//! ```text
+//! admit = C + (L* - L) / horizon            L: what is in flight; L*: what should be, see `flight`
+//! ```
 //!
 //! **Thresholds rise with criticality.** A level is touched only once utilization has reached its
 //! own threshold, and the set point is the threshold of the level that is being cut.
 //!
-//! When nothing waits although something is refused, the amount is too low, whatever it is derived
-//! from; it then grows by half in the time that it takes to see what was let in, until work is
-//! waiting again or nothing is refused. When the signals are wrong (stuck high, measuring something
-//! that shedding does not help), the task still serves a share of [`ShedConfig::floor`].
+//! When nothing waits although something is refused, the limits are too low, whatever they are
+//! derived from; they then grow by half in the time that it takes to see what was let in, until
+//! work is waiting again, or until it is plain that nothing need be refused. When requests hang or
+//! signals are wrong (stuck high, measuring something that shedding does not help), the task still
+//! serves a share of [`ShedConfig::floor`].
 
 mod capacity;
 mod config;
@@ -66,8 +64,8 @@ const AMOUNT_MIN: f64 = 0.05;
 /// By how much the amount grows while nothing waits and something is refused, in the time that it
 /// takes to see what was let in: a horizon, or what a request takes…
 const GROWTH: f64 = 0.5;
-/// …but no longer and no shorter than this, in seconds: a hundredfold in two seconds.
-const GROWTH_TIME: (f64, f64) = (0.05, 0.2);
+/// …but no shorter and no longer than this, in seconds: a few ticks, and what callers wait for.
+const GROWTH_TIME: (f64, f64) = (0.05, 1.0);
 /// Nothing is shed any more once what may be in flight has grown to this multiple and still nothing
 /// waits…
 const BOOST_OPEN: f64 = 4.0;
@@ -89,9 +87,10 @@ const ROOM_TIME: f64 = 0.02;
 /// …and while something is shed: lower levels leave the queue short, so that levels which fit do
 /// not come near this.
 const ROOM_SURGE: [f64; LEVELS] = [3.0, 3.5, 4.0, 5.0];
-/// Levels are shut where those above ask for so much of the capacity: they would not get in, and to
-/// be refused by their share is cheapest.
-const HOPELESS: f64 = 1.3;
+/// Levels are shut while work waits and those above ask for so much of the capacity: they would not
+/// get in, and to be refused by their share is cheapest. The capacity may be misjudged by as much
+/// where rare requests cost a thousand times the usual.
+const HOPELESS: f64 = 2.0;
 /// A level that is cut is not let in whole by its share.
 const SHARE_MAX: f64 = 0.999;
 /// Controllers that look more seldom are taken to look as often as this: a plan is no promise for
@@ -115,6 +114,8 @@ pub struct Facts {
     pub used: Option<Cost>,
     /// Estimated cost of what came as far as this decision, by criticality, lowest first.
     pub offered: [Cost; LEVELS],
+    /// Estimated cost of what was let in.
+    pub admitted: Cost,
     /// How many requests were done.
     pub done: u64,
     /// Estimated cost of the requests that were done.
@@ -361,7 +362,7 @@ impl Shedder {
         let mut above = 0.0;
         let mut shares = [1.0; LEVELS];
         for level in (0..LEVELS).rev() {
-            if above > HOPELESS * capacity {
+            if look.busy && above > HOPELESS * capacity {
                 shares[level] = 0.0;
             }
             above += self.demand.least(level);
@@ -376,7 +377,9 @@ impl Shedder {
         if self.owed > 0.0 && self.owed >= self.capacity.request().unwrap_or(0.0) * 1e9 {
             // Room for any part of a request is room for one.
             let any = facts.inflight.as_nanos() as f64 + 1.0;
-            limits.iter_mut().for_each(|limit| *limit = limit.max(any));
+            for limit in limits {
+                *limit = limit.max(any);
+            }
             self.owed = 0.0;
         }
     }
