@@ -138,7 +138,8 @@ fn print(rows: &[Row], options: &Options) {
             lost => format!("{:.2} %", lost * 100.0),
         };
         println!(
-            "| {name} | {:.1} % | {:.1} % | {:.2} | {:.0} % | {:.3} % | {fitting_lost} | {:.1} % | {:.0} % |",
+            "| {name} | {:.1} % | {:.1} % | {:.2} | {:.0} % | {:.3} % | {fitting_lost} | {:.1} % \
+             | {:.0} % |",
             row.goodput * 100.0,
             row.starved * 100.0,
             row.p99_ratio,

@@ -78,8 +78,8 @@ fn no_switch_is_lost_to_a_tick() {
     });
 }
 
-/// Two threads fill up to the limit of one plan: as much gets in as there is room for, whoever comes
-/// first, and nobody is refused while there is some.
+/// Two threads fill up to the limit of one plan: as much gets in as there is room for, whoever
+/// comes first, and nobody is refused while there is some.
 #[test]
 fn threads_share_the_room_of_a_plan() {
     explore(|| {
@@ -90,8 +90,8 @@ fn threads_share_the_room_of_a_plan() {
     });
 }
 
-/// One thread gives room back while the other takes it: what is in flight never exceeds the limit by
-/// more than the request that fills it, and what was given back can be had afterwards.
+/// One thread gives room back while the other takes it: what is in flight never exceeds the limit
+/// by more than the request that fills it, and what was given back can be had afterwards.
 #[test]
 fn room_that_is_given_back_is_taken_once() {
     explore(|| {

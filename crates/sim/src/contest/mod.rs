@@ -292,8 +292,8 @@ mod tests {
             let what = format!("{} at {}x: {all:?}", first.name, first.surge);
             let refused = |v: &Verdict| f64::from(v.calm_refused.0) / f64::from(v.calm_refused.1);
             assert!(mean(refused) <= 0.02, "{what}");
-            // A level that asks for three quarters of the machine, or nine tenths, finds the queue at
-            // its limit now and then; so it does with a queue that is ordered by criticality.
+            // A level that asks for three quarters of the machine, or nine tenths, finds the queue
+            // at its limit now and then; so it does with a queue that is ordered by criticality.
             let near = [1.5, 9.0].contains(&first.surge);
             let most = if near { 0.16 } else { 0.03 };
             assert!(mean(|v| v.fitting_lost.unwrap_or(0.0)) <= most, "{what}");

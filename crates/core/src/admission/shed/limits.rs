@@ -5,8 +5,8 @@
 //! longer than that, the lower one is out, without anybody having to guess what will be asked for.
 //! What is done makes room at once, so few have to wait for the CPUs to be busy.
 //!
-//! How long a queue each level may find, as a multiple of what should wait, depends on what is asked
-//! for, `a` by the levels above and `d` by these and itself, over the capacity:
+//! How long a queue each level may find, as a multiple of what should wait, depends on what is
+//! asked for, `a` by the levels above and `d` by these and itself, over the capacity:
 //!
 //! ```text
 //! queue = 1                      above it there is little: its queue harms nobody
