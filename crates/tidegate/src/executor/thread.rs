@@ -29,7 +29,10 @@ impl Thread {
 
     #[cold]
     fn enrol(&self) -> u32 {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1);
+        // Every run of a model has to be the same: there all threads have one number, and one
+        // sequence of dice.
+        let step = u32::from(cfg!(not(feature = "loom")));
+        let number = NEXT.fetch_add(step, Ordering::Relaxed) % (u32::MAX - 1);
         self.number.set(number + 1);
         number
     }
