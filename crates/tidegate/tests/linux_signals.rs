@@ -1,4 +1,5 @@
 //! What is read from machines of all kinds: trees of files, and the one that this runs on.
+#![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
 use core::time::Duration;
 use proptest::prelude::*;
@@ -250,12 +251,13 @@ fn a_kernel_that_does_not_count_is_not_one_where_nobody_waits() {
     assert!(matches!(reader.run_delay(), Err(Unknown::Absent { .. })));
 }
 
+type Read = fn(&mut Reader) -> Result<(), Unknown>;
+
 /// Every file that a reader looks at, and something that it should not hold.
 #[test]
 fn nonsense_is_unknown_and_says_what_would_be_right() {
     let group = "/sys/fs/cgroup/system.slice/web.service";
     let slice = "/sys/fs/cgroup/system.slice";
-    type Read = fn(&mut Reader) -> Result<(), Unknown>;
     let cpus: Read = |reader| reader.cpus()?.certain().map(drop);
     let cpu_time: Read = |reader| reader.cpu_time().map(drop);
     let memory: Read = |reader| reader.memory().map(drop);

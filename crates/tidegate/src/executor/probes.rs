@@ -2,20 +2,21 @@
 //!
 //! Timing every task would take two clock reads a poll, so one wake in some is timed, by chance
 //! rather than by turn, as turns may fall in step with what the program does. A timed wake is a
-//! **probe**: it takes one of a few slots, which says when it was woken, and gives it back when it is
-//! polled. If all slots are taken the wake is not timed.
+//! **probe**: it takes one of a few slots, which says when it was woken, and gives it back when it
+//! is polled. If all slots are taken the wake is not timed.
 //!
-//! Whoever counts only the waits that are over is blind in overload, when they end late or never. So
-//! the slots are looked at as well:
+//! Whoever counts only the waits that are over is blind in overload, when they end late or never.
+//! So the slots are looked at as well:
 //!
 //! ```text
 //! delay = max(mean of the waits that ended since the last look, age of the oldest probe)
 //! ```
 //!
-//! A probe that others have overtaken (a later wake was already served) counts only in company:
-//! its owner may hold the future without polling it, which says nothing about the executor. Where
-//! [`OVERTAKEN_MIN`] have been overtaken the executor is unfair, and the age of the youngest of those
-//! counts. One that stays overtaken for [`LOST_AFTER`] is given up, so that slots do not run out.
+//! A probe that others have overtaken (a later wake was already served) counts only in company: its
+//! owner may hold the future without polling it, which says nothing about the executor. Where
+//! [`OVERTAKEN_MIN`] have been overtaken the executor is unfair, and the age of the youngest of
+//! those counts. One that stays overtaken for [`LOST_AFTER`] is given up, so that slots do not run
+//! out.
 
 use super::thread;
 use crate::clock::Clock;
@@ -26,8 +27,8 @@ use tidegate_core::Timestamp;
 /// Enough to see a queue from several places, few enough to look at all of them every tick.
 const SLOTS: usize = 16;
 
-/// A word that stands for a probe: when it was woken, in steps of 128 ns, then the slot (4 bits) and
-/// the state of its task (3 bits, see `state`), which is never zero.
+/// A word that stands for a probe: when it was woken, in steps of 128 ns, then the slot (4 bits)
+/// and the state of its task (3 bits, see `state`), which is never zero.
 const TIME: u64 = !0x7f;
 const SLOT_SHIFT: u32 = 3;
 
@@ -66,8 +67,8 @@ impl Probes {
         }
     }
 
-    /// A task becomes ready. Returns its state with the probe, if this wake is timed; `timed` is the
-    /// state that says so.
+    /// A task becomes ready. Returns its state with the probe, if this wake is timed; `timed` is
+    /// the state that says so.
     #[inline]
     pub(super) fn begin(&self, timed: u64) -> Option<u64> {
         let dice = thread::dice();

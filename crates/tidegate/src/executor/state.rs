@@ -8,9 +8,9 @@
 //!                      +------------- woken                          +------------> running
 //! ```
 //!
-//! and from anywhere to **gone**, when the future is done, dropped, or waits elsewhere. From *ready*
-//! to the end of the poll the task is in the [`Tally`](super::tally::Tally), once, however often it
-//! is woken.
+//! and from anywhere to **gone**, when the future is done, dropped, or waits elsewhere. From
+//! *ready* to the end of the poll the task is in the [`Tally`](super::tally::Tally), once, however
+//! often it is woken.
 //!
 //! All of it is one word that changes by single atomic steps. Wakes come from any thread; polls and
 //! the end from the owner alone. A wake counts the task before it makes it ready, and takes that

@@ -1,9 +1,9 @@
 //! How many tasks are running or ready, counted by many threads.
 //!
-//! A task enters the count when it is woken and leaves it when its poll ends, each time by one atomic
-//! add: 6 ns, but 26 ns if two threads want the same cache line. So there are several lines, and
-//! threads are spread over them. A task may enter on one and leave on another: single lines go below
-//! zero, their sum does not (but for a moment, while it is being read).
+//! A task enters the count when it is woken and leaves it when its poll ends, each time by one
+//! atomic add: 6 ns, but 26 ns if two threads want the same cache line. So there are several lines,
+//! and threads are spread over them. A task may enter on one and leave on another: single lines go
+//! below zero, their sum does not (but for a moment, while it is being read).
 //!
 //! The least of the sum over a time cannot be had from several lines without reading all of them at
 //! every change. With one line it can: whoever leaves knows the count and notes a new low. That is

@@ -61,7 +61,7 @@ impl Scripted {
     }
 
     fn wake(&self) {
-        let waker = self.0.borrow().wakers.last().cloned().unwrap();
+        let waker = self.0.borrow().wakers.last().cloned().expect("it was polled");
         waker.wake_by_ref();
     }
 }
@@ -311,12 +311,13 @@ fn operation() -> impl Strategy<Value = Operation> {
     let outcome = prop_oneof![
         8 => Just(Outcome::Pending), 1 => Just(Outcome::Ready), 1 => Just(Outcome::Panic)
     ];
-    let poll = (0..6_usize, 0..2_usize, any::<bool>(), outcome);
+    let poll = (0..6_usize, 0..2_usize, any::<bool>(), outcome)
+        .prop_map(|(task, by, wakes, outcome)| Operation::Poll { task, by, wakes, outcome });
     prop_oneof![
         2 => any::<bool>().prop_map(|in_place| Operation::Track { in_place }),
         4 => (0..6_usize).prop_map(|task| Operation::Wake { task }),
         1 => (0..6_usize).prop_map(|task| Operation::WakeOld { task }),
-        6 => poll.prop_map(|(task, by, wakes, outcome)| Operation::Poll { task, by, wakes, outcome }),
+        6 => poll,
         1 => (0..6_usize).prop_map(|task| Operation::Drop { task }),
         2 => (0..100_u32).prop_map(|steps| Operation::Advance { steps }),
     ]
@@ -379,7 +380,8 @@ proptest! {
                     wakers[wakers.len() - 2].wake_by_ref();
                     expected_calls[1 - model.by.unwrap()] += 1;
                 },
-                Operation::Poll { task, by, wakes, outcome } => if let Some(model) = tasks.get_mut(task)
+                Operation::Poll { task, by, wakes, outcome } => if
+                    let Some(model) = tasks.get_mut(task)
                     && !model.finished
                     && let Some(task) = &mut model.task
                 {
@@ -388,7 +390,8 @@ proptest! {
                         let mut script = model.script.0.borrow_mut();
                         (script.wakes, script.outcome) = (wakes, outcome);
                     }
-                    let polled = catch_unwind(AssertUnwindSafe(|| poll(task.as_mut(), &callers[by])));
+                    let polled =
+                        catch_unwind(AssertUnwindSafe(|| poll(task.as_mut(), &callers[by])));
                     prop_assert_eq!(polled.is_err(), outcome == Outcome::Panic);
                     prop_assert_eq!(model.script.0.borrow().active_in_poll, others + 1);
                     if let Some(since) = model.ready.take() {

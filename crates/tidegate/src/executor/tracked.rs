@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::Wake;
 
 pin_project_lite::pin_project! {
-    /// A future that is counted while it is running or ready to run. Made by [`Executor::track`] and
-    /// [`Executor::track_in_place`].
+    /// A future that is counted while it is running or ready to run. Made by [`Executor::track`]
+    /// and [`Executor::track_in_place`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Tracked<F> {
@@ -69,8 +69,8 @@ enum Link {
     Silent,
 }
 
-/// What a task is woken by. It is made when a task is first polled, and again only if the task's own
-/// waker changes, which it hardly ever does.
+/// What a task is woken by. It is made when a task is first polled, and again only if the task's
+/// own waker changes, which it hardly ever does.
 #[derive(Debug)]
 struct Node {
     state: State,

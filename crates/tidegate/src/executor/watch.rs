@@ -62,19 +62,24 @@ impl Watch {
 
     /// Looks. Lows and waits are those since the last look, or since the watch was made.
     pub fn read(&mut self, now: Timestamp) -> Load {
-        let tally = &self.shared.tally;
-        let (mut active, mut least) = (tally.active(), tally.take_least());
         let before = self.active;
-        #[cfg(feature = "tokio")]
-        if let Some(runtime) = &mut self.runtime {
-            active = active.max(runtime.queued());
-            // What is not tracked keeps workers busy as well, and only they know.
-            least = Some(runtime.most_if_parked().unwrap_or(u64::MAX));
-        }
-        least = least.map(|least| least.min(before).min(active));
+        let (active, least) = self.look();
+        let least = least.map(|least| least.min(before).min(active));
         self.active = active;
         let delay = self.delay(now).or((active == 0).then_some(Duration::ZERO));
         Load { active, least, delay }
+    }
+
+    fn look(&mut self) -> (u64, Option<u64>) {
+        let tally = &self.shared.tally;
+        let (active, least) = (tally.active(), tally.take_least());
+        #[cfg(feature = "tokio")]
+        if let Some(runtime) = &mut self.runtime {
+            // What is not tracked keeps workers busy as well, and only they know.
+            let least = runtime.most_if_parked().unwrap_or(u64::MAX);
+            return (active.max(runtime.queued()), Some(least));
+        }
+        (active, least)
     }
 
     fn delay(&mut self, now: Timestamp) -> Option<Duration> {

@@ -1,9 +1,9 @@
 //! How full this task is, as seen from inside.
 //!
-//! [`tidegate_core::signal`] says what to make of numbers that have targets. Here they come from: the
-//! executor ([`crate::executor`]), the system ([`linux`]), and whatever a service knows about itself
-//! ([`Signal`], [`from_fn`], [`in_flight`]). A [`Sampler`] reads them off the request path, on a
-//! thread of its own, and tells the admission controller every few milliseconds.
+//! [`tidegate_core::signal`] says what to make of numbers that have targets. Here they come from:
+//! the executor ([`crate::executor`]), the system ([`linux`]), and whatever a service knows about
+//! itself ([`Signal`], [`from_fn`], [`in_flight`]). A [`Sampler`] reads them off the request path,
+//! on a thread of its own, and tells the admission controller every few milliseconds.
 //!
 //! What each of them tells, costs and misses is in the table of `docs/signals.md`.
 

@@ -1,8 +1,8 @@
 //! A thread that looks at the signals every few milliseconds.
 //!
 //! It is a thread of the system and not a task: in overload, a task that should notice the overload
-//! would wait in the very queue that it is to measure. It sleeps nearly all the time, which makes the
-//! kernel let it run soon when it wakes.
+//! would wait in the very queue that it is to measure. It sleeps nearly all the time, which makes
+//! the kernel let it run soon when it wakes.
 //!
 //! ```text
 //! every 10 ms:   executor load and delay, signals of the service   -> Seen -> the controller
@@ -84,12 +84,12 @@ impl Sampler {
     /// Shorter ticks than this are mostly overhead.
     const TICK_MIN: Duration = Duration::from_millis(1);
 
-    /// Running or ready per CPU. Calm traffic at 0.8 of the capacity reads 3, and 16 is a queue that
-    /// a request of a millisecond waits 16 ms in.
+    /// Running or ready per CPU. Calm traffic at 0.8 of the capacity reads 3, and 16 is a queue
+    /// that a request of a millisecond waits 16 ms in.
     pub const LOAD_TARGET: f64 = 16.0;
 
-    /// Calm traffic at 0.8 of the capacity waits less than a millisecond; ten requests of 5 ms ahead
-    /// are no calm any more.
+    /// Calm traffic at 0.8 of the capacity waits less than a millisecond; ten requests of 5 ms
+    /// ahead are no calm any more.
     pub const DELAY_TARGET: Duration = Duration::from_millis(50);
 
     /// Looks at nothing yet.

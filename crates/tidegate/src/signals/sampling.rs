@@ -199,24 +199,21 @@ impl Sampling {
             self.signals.record_smoothed(id, smoothed, instant, now)
         });
         if let Some(health) = self.board.lock().get_mut(usize::from(id.0)) {
-            match taken {
-                Some((smoothed, _)) => {
-                    health.known += 1;
-                    health.last = Some((smoothed, now));
-                    health.trouble = None;
-                }
-                None => {
-                    health.unknown += 1;
-                    health.trouble = trouble;
-                }
+            if let Some((smoothed, _)) = taken {
+                health.known += 1;
+                health.last = Some((smoothed, now));
+                health.trouble = None;
+            } else {
+                health.unknown += 1;
+                health.trouble = trouble;
             }
         }
     }
 }
 
-/// Of executors that have their own CPUs each. One whose CPU idles has idled, however long the queue
-/// of another is: so the least of all is that of the emptiest, times their number, which is no more
-/// than the sum.
+/// Of executors that have their own CPUs each. One whose CPU idles has idled, however long the
+/// queue of another is: so the least of all is that of the emptiest, times their number, which is
+/// no more than the sum.
 fn together(loads: &[Load]) -> Option<Load> {
     let (first, rest) = loads.split_first()?;
     let mut all = *first;

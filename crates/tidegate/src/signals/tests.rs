@@ -1,7 +1,7 @@
 use super::*;
 use crate::clock::Clock;
 use crate::executor::Executor;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use tidegate_core::decision::SignalId;
@@ -38,7 +38,7 @@ impl Signal for Scripted {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed) as usize;
         let value = self.values[asked.min(self.values.len() - 1)];
         assert_ne!(value, Some(666.0), "scripted");
-        value.map(|value| Utilization::new(value).unwrap())
+        value.map(|value| Utilization::new(value).expect("a utilization"))
     }
     fn trouble(&self) -> Option<String> {
         Some("the cable is out".to_owned())
@@ -197,29 +197,30 @@ fn a_set_up_that_makes_no_sense_is_refused() {
     assert!(error.to_string().contains("1 ms"), "{error}");
 }
 
-/// A sampler that reports to a channel, and panics while `panics` says so.
-fn started(panics: &Arc<AtomicBool>) -> (Handle, Receiver<Tick>) {
+/// A sampler that reports to a channel, and panics after its first report if `panics`.
+fn started(panics: bool) -> (Handle, Receiver<Tick>) {
     let (sender, ticks) = channel();
-    let panics = Arc::clone(panics);
+    let mut panics = panics;
     let handle = Sampler::new(Clock::monotonic())
         .tick(Duration::from_millis(1))
         .cpus(1.0)
         .signal(scripted("steady", &[Some(1.0)]))
         .start(move |tick| {
             let _ = sender.send(tick);
-            assert!(!panics.load(Ordering::Relaxed), "scripted");
+            assert!(!core::mem::take(&mut panics), "scripted");
         });
-    (handle.unwrap(), ticks)
+    (handle.expect("a thread"), ticks)
 }
 
 #[test]
 fn the_thread_ticks_until_its_handle_is_dropped() {
-    let (handle, ticks) = started(&Arc::default());
+    let (handle, ticks) = started(false);
     let first = ticks.recv().unwrap();
     let second = ticks.recv().unwrap();
     assert!(first.now <= second.now);
     assert_eq!(second.seen.reading.utilization.get(), 0.5);
     assert!(handle.health()[0].known >= 2);
+    assert_eq!(handle.panics(), 0);
     drop(handle);
     // The thread has ended, and the sender with it; otherwise this would go on for ever.
     while ticks.recv().is_ok() {}
@@ -227,14 +228,10 @@ fn the_thread_ticks_until_its_handle_is_dropped() {
 
 #[test]
 fn the_thread_survives_a_panic_of_whom_it_tells() {
-    let panics = Arc::new(AtomicBool::new(true));
-    let (handle, ticks) = started(&panics);
-    ticks.recv().unwrap();
-    panics.store(false, Ordering::Relaxed);
-    // Two more: the first of them may have begun while it still panicked.
+    let (handle, ticks) = started(true);
     ticks.recv().unwrap();
     ticks.recv().unwrap();
-    assert!(handle.panics() >= 1);
+    assert_eq!(handle.panics(), 1);
     assert!(handle.ticks() >= 1);
 }
 

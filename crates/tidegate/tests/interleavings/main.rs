@@ -4,6 +4,7 @@
 //! cargo xtask test --only interleavings
 //! ```
 #![cfg(feature = "loom")]
+#![allow(clippy::unwrap_used)]
 
 use core::future::Future;
 use core::pin::Pin;

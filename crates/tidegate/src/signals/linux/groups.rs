@@ -133,8 +133,8 @@ impl Groups {
         Ok(None)
     }
 
-    /// Memory at the level that is closest to its limit, where no limit is above `total`. Nothing if
-    /// there is no limit.
+    /// Memory at the level that is closest to its limit, where no limit is above `total`. Nothing
+    /// if there is no limit.
     pub(super) fn memory(&self, files: &Files, total: u64) -> Result<Option<Memory>, Unknown> {
         let Some(place) = &self.memory else { return Ok(None) };
         present(place, files)?;

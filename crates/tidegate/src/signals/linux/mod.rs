@@ -1,9 +1,9 @@
 //! What Linux knows about a process or a control group.
 //!
 //! How many CPUs it may use (a fraction, with a quota), how much CPU time and memory it has used of
-//! what it may, how long its threads waited for a CPU, and how often its quota held it up. All of it
-//! comes from small files under `/proc` and from those of control groups, versions 1 and 2 and the
-//! two mixed (see `mounts` for how they are found).
+//! what it may, how long its threads waited for a CPU, and how often its quota held it up. All of
+//! it comes from small files under `/proc` and from those of control groups, versions 1 and 2 and
+//! the two mixed (see `mounts` for how they are found).
 //!
 //! Files are missing in one kernel, unreadable in the next container, and vanish with what they
 //! describe. Whatever cannot be read is [`Unknown`] and says why: never a panic, and never the zero
@@ -164,8 +164,8 @@ impl Reader {
         matches!(self.target, Target::Cgroup(_))
     }
 
-    /// How many CPUs there are for it: those that it may run on, or what its quotas allow if that is
-    /// less. `available_parallelism` says 1 for a quota of 1.5.
+    /// How many CPUs there are for it: those that it may run on, or what its quotas allow if that
+    /// is less. `available_parallelism` says 1 for a quota of 1.5.
     pub fn cpus(&mut self) -> Result<Cpus, Unknown> {
         let affinity = self.affinity()?;
         let quota = self.ask(Groups::quota);

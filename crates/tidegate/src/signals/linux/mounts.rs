@@ -17,8 +17,8 @@
 //! A hierarchy may be mounted several times (containers in containers, monitoring that mounts the
 //! host's): the mount with the longest `R` that `P` lies in is the closest; a later mount hides an
 //! earlier one. If `P` lies in none, names and mounts are of different namespaces; then `M/P` if
-//! there is such a directory, else `M`, which in a container is its own group. A `P` that begins with
-//! `/..` is outside of our namespace, and there is no way to its files.
+//! there is such a directory, else `M`, which in a container is its own group. A `P` that begins
+//! with `/..` is outside of our namespace, and there is no way to its files.
 
 use super::files::Files;
 use std::path::{Component, Path, PathBuf};

@@ -3,9 +3,9 @@
 //! Counters of time become rates by [`Slope`], smoothed over a second: they are read ten times a
 //! second, and the kernel itself updates some of them only every few milliseconds.
 //!
-//! But for memory they only confirm an overload ([`Role::Confirming`]). CPU time is as high in health;
-//! what others take of the CPU (run delay, pressure, throttling) makes a task slower, but whether it
-//! is overloaded depends on what it is asked to do, and its queue tells.
+//! But for memory they only confirm an overload ([`Role::Confirming`]). CPU time is as high in
+//! health; what others take of the CPU (run delay, pressure, throttling) makes a task slower, but
+//! whether it is overloaded depends on what it is asked to do, and its queue tells.
 
 use super::{Reader, Throttling, Unknown};
 use crate::signals::{Role, Signal};
@@ -263,8 +263,8 @@ impl Signal for RunDelay {
     }
 }
 
-/// Share of the time in which some thread waited for a CPU (PSI). Tells what [`RunDelay`] tells, for
-/// a whole control group, in one file.
+/// Share of the time in which some thread waited for a CPU (PSI). Tells what [`RunDelay`] tells,
+/// for a whole control group, in one file.
 #[derive(Debug)]
 pub struct Pressure {
     source: Source,

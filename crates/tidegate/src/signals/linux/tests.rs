@@ -70,7 +70,10 @@ fn a_later_mount_hides_an_earlier_one_and_other_kinds_do_not_count() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_without_a_panic(info in "(\\PC|[ -/0-9:,\n\\\\]){0,200}", group in "\\PC{0,80}") {
+    fn any_text_is_read_without_a_panic(
+        info in "(\\PC|[ -/0-9:,\n\\\\]){0,200}",
+        group in "\\PC{0,80}",
+    ) {
         let (mounts, members) = (mounts(&info), memberships(&group));
         let place = place("cpu", &mounts, &members, &Files::new("/nonexistent"));
         if let Some(place) = place {
