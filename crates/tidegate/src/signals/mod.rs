@@ -6,6 +6,32 @@
 //! on a thread of its own, and tells the admission controller every few milliseconds.
 //!
 //! What each of them tells, costs and misses is in the table of `docs/signals.md`.
+//!
+//! ```
+//! use tidegate::clock::Clock;
+//! use tidegate::executor::Executor;
+//! use tidegate::signals::{Sampler, in_flight};
+//! use tidegate_core::admission::{AdmissionGate, Controller, shed::ShedConfig};
+//! use tidegate_core::attempts::AttemptsConfig;
+//! use tidegate_core::quota::QuotaConfig;
+//!
+//! let clock = Clock::monotonic();
+//! let executor = Executor::new(clock.clone());
+//! let gate = AdmissionGate::new(QuotaConfig::default());
+//! let (shed, attempts) = (ShedConfig::default(), AttemptsConfig::default());
+//! let mut controller = Controller::new(shed, attempts, &gate, clock.now());
+//! let counted = gate.clone();
+//! let sampler = Sampler::new(clock)
+//!     .executor(&executor)
+//!     .system()
+//!     .signal(in_flight(500.0, move || counted.counts().inflight()))
+//!     .start(move |tick| {
+//!         controller.tick(&gate, tick.seen, tick.now);
+//!     })?;
+//! // It goes on until `sampler` is dropped.
+//! assert!(sampler.health().iter().any(|signal| signal.name == "executor_load"));
+//! # Ok::<(), tidegate::signals::StartError>(())
+//! ```
 
 pub mod linux;
 mod sampler;
