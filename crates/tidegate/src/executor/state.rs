@@ -88,7 +88,14 @@ impl State {
     /// It is polled.
     #[inline]
     pub(super) fn begin(&self, shared: &Shared) {
-        begin(self.0.swap(RUNNING, Ordering::AcqRel), shared);
+        let mut state = self.0.load(Ordering::Acquire);
+        if matches!(state & STATE, READY | TIMED) {
+            // Wakes leave these as they are, so a store will do, for a third of an exchange.
+            self.0.store(RUNNING, Ordering::Release);
+        } else {
+            state = self.0.swap(RUNNING, Ordering::AcqRel);
+        }
+        begin(state, shared);
     }
 
     /// Its poll has ended, and it waits for something.
