@@ -190,8 +190,8 @@ pub fn parse_pushback(value: &[u8]) -> Option<Advice> {
     })
 }
 
-/// Reads a `retry-after`: seconds, or a date, which is asked for `now`. A date that has passed means
-/// at once.
+/// Reads a `retry-after`: seconds, or a date, for which `now` is asked. A date that has passed
+/// means at once.
 pub fn parse_retry_after(value: &[u8], now: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let value = trim(value);
     if let Some(secs) = number(value) {

@@ -218,7 +218,7 @@ mod tests {
     fn details_as_google_lays_them_out() {
         let value = quota_details("no", Duration::from_millis(1_500), Some("maps"));
         let bytes = BASE64_STANDARD_NO_PAD.decode(value.as_bytes()).unwrap();
-        // By hand: code 8, "no", RetryInfo{1 s, 500,000,000 ns}, QuotaFailure{"customer:maps", "no"}.
+        // Code 8, "no", RetryInfo {1 s, 500,000,000 ns}, QuotaFailure {"customer:maps", "no"}.
         let mut expected = vec![0x08, 8, 0x12, 2];
         expected.extend(b"no");
         let retry = [0x0A, 8, 0x08, 1, 0x10, 0x80, 0xCA, 0xB5, 0xEE, 0x01];

@@ -1,6 +1,7 @@
 //! The names of the headers, each once.
 //!
-//! gRPC metadata are HTTP/2 headers, so one list serves both. Names that end in `-bin` carry base64.
+//! gRPC metadata are HTTP/2 headers, so one list serves both. Names that end in `-bin` carry
+//! base64.
 
 use http::HeaderName;
 

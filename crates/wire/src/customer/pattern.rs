@@ -5,9 +5,9 @@
 //! spiffe://prod.example.org/{customer}/**
 //! ```
 //!
-//! A segment is a literal, `*` for any one, `{customer}` for any one that names the customer, or, at
-//! the end, `**` for any number of them, none included. The trust domain is always a literal: who
-//! vouches for a name is never to be guessed.
+//! A segment is a literal, `*` for any one, `{customer}` for any one that names the customer, or,
+//! at the end, `**` for any number of them, none included. The trust domain is always a literal:
+//! who vouches for a name is never to be guessed.
 
 use super::spiffe::{InvalidSpiffeId, SpiffeId, is_segment, is_trust_domain};
 

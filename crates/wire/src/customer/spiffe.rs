@@ -34,7 +34,7 @@ pub enum InvalidSpiffeId {
     TrustDomain,
     /// Its path has an empty segment, dots for a segment, or a character that none has.
     #[error(
-        "a path is made of segments of a-z, A-Z, 0-9, `.`, `-` and `_`, none of them empty, `.` or `..`"
+        "a path is made of segments of a-z, A-Z, 0-9, `.`, `-` and `_`, none empty, `.` or `..`"
     )]
     Path,
 }

@@ -52,8 +52,8 @@ fn of_protobuf(bytes: &[u8]) -> Result<OrcaLoadReport, InvalidReport> {
     Ok(report)
 }
 
-/// How often each of the nine fields is there. Others are skipped; groups, which no report ever had,
-/// are not read.
+/// How often each of the nine fields is there. Others are skipped; groups, which no report ever
+/// had, are not read.
 fn count_fields(mut bytes: &[u8]) -> Option<[usize; 10]> {
     let mut seen = [0; 10];
     while !bytes.is_empty() {

@@ -49,8 +49,8 @@ pub(super) fn encode(report: &OrcaLoadReport) -> String {
     text
 }
 
-/// Begins a field, after a comma if it is not the first. Names are written in ASCII, as they go into
-/// a header.
+/// Begins a field, after a comma if it is not the first. Names are written in ASCII, as they go
+/// into a header.
 fn field(text: &mut String, name: &str) {
     if !text.ends_with('{') {
         text.push(',');

@@ -209,7 +209,7 @@ pub fn strip(headers: &mut HeaderMap) {
 /// use http::HeaderMap;
 /// use tidegate_wire::orca::{self, Format, OrcaLoadReport};
 ///
-/// let report = OrcaLoadReport { cpu_utilization: 0.5, rps_fractional: 80.0, ..Default::default() };
+/// let report = OrcaLoadReport { cpu_utilization: 0.5, eps: 1.5, ..Default::default() };
 /// let mut trailers = HeaderMap::new();
 /// orca::write(&mut trailers, &report, Format::Binary)?;
 /// assert_eq!(orca::read(&trailers)?, Some(report));
