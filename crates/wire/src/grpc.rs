@@ -1,11 +1,14 @@
 //! Statuses of gRPC as they stand in headers and trailers.
 
+use crate::proto::google::rpc::quota_failure::Violation;
+use crate::proto::google::rpc::{QuotaFailure, RetryInfo, Status};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use core::fmt::Write;
 use core::time::Duration;
 use http::HeaderValue;
 use prost::Message;
+use prost_types::Any;
 
 /// How a gRPC call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,7 +116,7 @@ pub(crate) fn quota_details(
     customer: Option<&str>,
 ) -> HeaderValue {
     let retry = RetryInfo {
-        retry_delay: Some(ProtoDuration {
+        retry_delay: Some(prost_types::Duration {
             seconds: i64::try_from(retry_delay.as_secs()).unwrap_or(i64::MAX),
             nanos: retry_delay.subsec_nanos().cast_signed(),
         }),
@@ -137,52 +140,6 @@ pub(crate) fn quota_details(
     };
     let text = BASE64_STANDARD_NO_PAD.encode(status.encode_to_vec());
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Status {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<Any>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Any {
-    #[prost(string, tag = "1")]
-    type_url: String,
-    #[prost(bytes = "vec", tag = "2")]
-    value: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct RetryInfo {
-    #[prost(message, optional, tag = "1")]
-    retry_delay: Option<ProtoDuration>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ProtoDuration {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-    #[prost(int32, tag = "2")]
-    nanos: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct QuotaFailure {
-    #[prost(message, repeated, tag = "1")]
-    violations: Vec<Violation>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Violation {
-    #[prost(string, tag = "1")]
-    subject: String,
-    #[prost(string, tag = "2")]
-    description: String,
 }
 
 #[cfg(test)]

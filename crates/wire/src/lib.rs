@@ -18,6 +18,7 @@
 //! | a rejection, as HTTP and as gRPC | [`reject`] |
 //! | what any server's answer means | [`answer`] |
 //! | load reports, both ways | [`orca`] |
+//! | protobuf of others, and their services with the feature `grpc` | [`proto`] |
 //!
 //! Three rules hold throughout. Nonsense counts as absent and is counted, it is never an error: a
 //! broken header must not fail a request that would have been served without it. A claim is
@@ -54,6 +55,7 @@ pub mod incoming;
 pub mod orca;
 pub mod outgoing;
 pub mod priority;
+pub mod proto;
 pub mod protocol;
 pub mod reject;
 mod text;

@@ -22,6 +22,8 @@ mod bin;
 mod json;
 mod text;
 
+pub use crate::proto::xds::data::orca::v3::OrcaLoadReport;
+
 use crate::faults::{Fault, Faults};
 use crate::headers::{ENDPOINT_LOAD_METRICS, ENDPOINT_LOAD_METRICS_BIN};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -30,38 +32,6 @@ use tidegate_core::balance::LoadReport;
 
 /// Longer reports are not read. Ours have some fifty bytes; a thousand named metrics fit.
 pub const REPORT_BYTES_MAX: usize = 64 * 1_024;
-
-/// `xds.data.orca.v3.OrcaLoadReport`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct OrcaLoadReport {
-    /// CPU used over CPU reserved; may be above 1.
-    #[prost(double, tag = "1")]
-    pub cpu_utilization: f64,
-    /// Memory used over memory reserved.
-    #[prost(double, tag = "2")]
-    pub mem_utilization: f64,
-    /// Requests per second, in whole ones. Deprecated, and not read by anyone.
-    #[prost(uint64, tag = "3")]
-    pub rps: u64,
-    /// What this request has cost, by resource.
-    #[prost(btree_map = "string, double", tag = "4")]
-    pub request_cost: BTreeMap<String, f64>,
-    /// Used over reserved, of other resources.
-    #[prost(btree_map = "string, double", tag = "5")]
-    pub utilization: BTreeMap<String, f64>,
-    /// Requests per second.
-    #[prost(double, tag = "6")]
-    pub rps_fractional: f64,
-    /// Errors per second.
-    #[prost(double, tag = "7")]
-    pub eps: f64,
-    /// Anything else.
-    #[prost(btree_map = "string, double", tag = "8")]
-    pub named_metrics: BTreeMap<String, f64>,
-    /// Utilization as the application sees it; counts before that of the CPU.
-    #[prost(double, tag = "9")]
-    pub application_utilization: f64,
-}
 
 /// How a report is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -1,8 +1,8 @@
 //! Reports in text: `name=value,name=value`.
 //!
 //! Envoy knows five names and `named_metrics.*` here, and drops a report with any other, so no
-//! other is written. Read are all names of the message; unknown ones are skipped. Envoy takes a colon for
-//! the equals sign, and so do we.
+//! other is written. Read are all names of the message; unknown ones are skipped. Envoy takes a
+//! colon for the equals sign, and so do we.
 
 use super::{InvalidReport, OrcaLoadReport};
 use std::fmt::Write;
