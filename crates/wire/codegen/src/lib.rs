@@ -4,6 +4,7 @@
 //! here, by hand after a change: `cargo run -p tidegate-codegen`. The test fails when what is
 //! committed is not what would be generated.
 
+use prost_types::FileDescriptorSet;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
@@ -21,11 +22,6 @@ fn wire() -> PathBuf {
 
 /// Writes one file for each package into `folder`, which has to be there.
 pub fn generate(folder: &Path) -> Result<(), Failure> {
-    let root = wire().join("proto");
-    let mut protos = Vec::new();
-    find(&root, "proto", &mut protos)?;
-    protos.sort();
-    let descriptors = protox::compile(&protos, [&root])?;
     let only_with_grpc = "#[cfg(feature = \"grpc\")]";
     tonic_prost_build::configure()
         .build_transport(false)
@@ -34,8 +30,17 @@ pub fn generate(folder: &Path) -> Result<(), Failure> {
         .server_mod_attribute(".", only_with_grpc)
         .emit_rerun_if_changed(false)
         .out_dir(folder)
-        .compile_fds(descriptors)?;
+        .compile_fds(descriptors()?)?;
     Ok(())
+}
+
+/// What all `.proto` files say.
+pub fn descriptors() -> Result<FileDescriptorSet, Failure> {
+    let root = wire().join("proto");
+    let mut protos = Vec::new();
+    find(&root, "proto", &mut protos)?;
+    protos.sort();
+    Ok(protox::compile(&protos, [&root])?)
 }
 
 fn find(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
