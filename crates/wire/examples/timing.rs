@@ -1,4 +1,8 @@
-//! What reading and answering cost, roughly: `cargo run --release -p tidegate-wire --example timing`.
+//! What reading and answering cost, roughly.
+//!
+//! ```sh
+//! cargo run --release -p tidegate-wire --example timing
+//! ```
 //!
 //! The best of many rounds, so that what else the machine does counts least.
 #![allow(clippy::print_stdout, reason = "it is what this is for")]
