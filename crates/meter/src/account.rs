@@ -12,11 +12,11 @@
 //! It rides on the account because that is what the thread-local already points at, so finding the
 //! one finds the other at no further cost, and on every thread that works for the request.
 //!
-//! It stands in the account's own allocation as `dyn Any` and is asked for by type. A type parameter
-//! `Account<T>` would be checked earlier, but a thread-local cannot be generic: two crates of one
-//! program that choose two types would have two thread-locals, not see each other's scopes, and
-//! charge nested ones twice. Asking costs one indirect call and a comparison, once per question and
-//! never in a poll.
+//! It stands in the account's own allocation as `dyn Any` and is asked for by type. A type
+//! parameter `Account<T>` would be checked earlier, but a thread-local cannot be generic: two
+//! crates of one program that choose two types would have two thread-locals, not see each other's
+//! scopes, and charge nested ones twice. Asking costs one indirect call and a comparison, once per
+//! question and never in a poll.
 
 use crate::current::Payer;
 use crate::meter::LEDGER;
@@ -83,8 +83,8 @@ impl Account {
         Metered::new(future, self.scope())
     }
 
-    /// The CPU time so far. Asked from inside a scope of this account, the running part is included;
-    /// what other threads are running at this moment comes in when their polls end.
+    /// The CPU time so far. Asked from inside a scope of this account, the running part is
+    /// included; what other threads are running at this moment comes in when their polls end.
     ///
     /// It never decreases.
     pub fn so_far(&self) -> Duration {
@@ -193,7 +193,7 @@ impl Drop for Scope {
 /// The account that pays for what runs here and now, for children to inherit. None outside of any
 /// scope.
 pub fn current() -> Option<Account> {
-    with_current(|account| account.cloned())
+    with_current(|account| Some(account?.clone()))
 }
 
 /// Calls `ask` with the account that pays for what runs here and now, without cloning it.

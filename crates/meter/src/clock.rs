@@ -18,8 +18,8 @@
 //! Otherwise the clock *settles*: it takes a new anchor with a system call, and the reading is the
 //! anchor itself. The order of the two readings matters, both ways:
 //!
-//! - For a reading, first the counter and then the look at rseq. A switch before the look is seen; a
-//!   switch after it does not matter to a counter that has been read.
+//! - For a reading, first the counter and then the look at rseq. A switch before the look is seen;
+//!   a switch after it does not matter to a counter that has been read.
 //! - For an anchor, first arm, then read CPU time, then the counter. A switch between the last two
 //!   does no harm: no CPU time of ours passes meanwhile, so the pair still belongs together.
 //!
@@ -40,14 +40,15 @@
 //! # When it is wrong
 //!
 //! After something unseen the clock was ahead, and settling sets it back. The piece that ends there
-//! is worth that much less, and nothing rather than less than nothing: what was charged is not taken
-//! back. A counter that jumps or goes backwards makes an age that is too great: the clock settles.
+//! is worth that much less, and nothing rather than less than nothing: what was charged is not
+//! taken back. A counter that jumps or goes backwards makes an age that is too great: the clock
+//! settles.
 
 use std::cell::Cell;
 
 /// The oldest anchor, in nanoseconds. A system call of 200 ns every millisecond is 0.02 % of the
-/// CPU; and a millisecond is less than what a scheduler takes a thread off its CPU for, so little of
-/// what is unseen fits in.
+/// CPU; and a millisecond is less than what a scheduler takes a thread off its CPU for, so little
+/// of what is unseen fits in.
 pub(crate) const AGE_MAX: u64 = 1_000_000;
 
 /// The oldest anchor to begin with where waits are not shown, in nanoseconds. The system call is

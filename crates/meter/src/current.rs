@@ -1,9 +1,9 @@
 //! Which account is being charged, without counting references.
 //!
-//! Each poll makes its account the thread's current one, and whatever runs inside may ask for it. An
-//! `Arc` in a thread-local would cost two atomic counts a poll, 12 ns. But a scope is a call: the
-//! account is borrowed for as long as the call lasts, and so a plain pointer will do. That takes one
-//! unsafe line, and these rules to make it right, which hold by what this module offers:
+//! Each poll makes its account the thread's current one, and whatever runs inside may ask for it.
+//! An `Arc` in a thread-local would cost two atomic counts a poll, 12 ns. But a scope is a call:
+//! the account is borrowed for as long as the call lasts, and so a plain pointer will do. That
+//! takes one unsafe line, and these rules to make it right, which hold by what this module offers:
 //!
 //! - A pointer is put here only by [`Current::during`]. It points to the payer on that call's own
 //!   stack frame, and is taken away before the call returns or unwinds.
@@ -64,9 +64,9 @@ impl Current {
     #[inline]
     pub(crate) fn with<R>(&self, ask: impl FnOnce(Option<Payer<'_>>) -> R) -> R {
         // SAFETY: the pointer is null, or was put here by a call of `during` that has not taken it
-        // away yet. So that call is below us on this thread's stack, with the payer that the pointer
-        // leads to and the borrow of the account in it, and both outlive `ask`. `ask` takes any
-        // lifetime, so nothing of it can get out. Neither is ever borrowed mutably.
+        // away yet. So that call is below us on this thread's stack, with the payer that the
+        // pointer leads to and the borrow of the account in it, and both outlive `ask`. `ask` takes
+        // any lifetime, so nothing of it can get out. Neither is ever borrowed mutably.
         let payer = unsafe { self.0.get().as_ref() };
         ask(payer.copied())
     }

@@ -9,12 +9,13 @@
 //! ```
 //!
 //! So scopes are charged exclusively, and what all accounts got is what the thread spent in scopes:
-//! nothing twice, nothing lost. One reading serves both sides of a cut. A piece is paid when it ends
-//! and nothing is held back on the stack, so that an account is up to date but for the piece that is
-//! running, whoever asks and however deep.
+//! nothing twice, nothing lost. One reading serves both sides of a cut. A piece is paid when it
+//! ends and nothing is held back on the stack, so that an account is up to date but for the piece
+//! that is running, whoever asks and however deep.
 //!
-//! A cut in a thread's time is worth nothing by itself: the host tells how long pieces were, and may
-//! correct itself only by making one shorter (see `clock`). What was charged is never taken back.
+//! A cut in a thread's time is worth nothing by itself: the host tells how long pieces were, and
+//! may correct itself only by making one shorter (see `clock`). What was charged is never taken
+//! back.
 
 use crate::current::{Current, Payer};
 

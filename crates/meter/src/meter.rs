@@ -84,8 +84,8 @@ impl Meter {
         LIMIT.store(kind as u8, Ordering::Relaxed);
     }
 
-    /// At most `kind` for the calling thread, from here on. Returns what it got. In a scope, what ran
-    /// of it up to here is charged first.
+    /// At most `kind` for the calling thread, from here on. Returns what it got. In a scope, what
+    /// ran of it up to here is charged first.
     pub fn limit_here(kind: Kind) -> Kind {
         LEDGER.with(|ledger| {
             ledger.cut();

@@ -2,8 +2,8 @@
 //!
 //! The time-stamp counter is trusted where the kernel trusts it, that is where it is the kernel's
 //! own clock source; where it runs at one rate whatever the processor does (`constant_tsc` and
-//! `nonstop_tsc`, together the *invariant* counter); and where this process may read it. Its rate is
-//! measured against the monotonic clock:
+//! `nonstop_tsc`, together the *invariant* counter); and where this process may read it. Its rate
+//! is measured against the monotonic clock:
 //!
 //! ```text
 //! nanos a tick = (clock at end - clock at start) / (ticks at end - ticks at start)
@@ -32,8 +32,11 @@ const END_READINGS: usize = 5;
 /// Findings about this machine. See [`Meter::probe`](crate::Meter::probe).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
+// Findings, not states: each is a yes or a no of its own.
+#[allow(clippy::struct_excessive_bools)]
 pub struct Probe {
-    /// What the kernel keeps time by. Anything but `tsc` says that the counter is not to be trusted.
+    /// What the kernel keeps time by. Anything but `tsc` says that the counter is not to be
+    /// trusted.
     pub clock_source: Option<String>,
     /// Whether the counter runs at one rate at all times.
     pub tsc_is_invariant: bool,

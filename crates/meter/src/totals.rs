@@ -128,8 +128,8 @@ impl Totals {
     pub fn unattributed_since(&self, earlier: &Self) -> Option<f64> {
         let process = self.process?.checked_sub(earlier.process?)?;
         let attributed = self.attributed.saturating_sub(earlier.attributed);
-        (!process.is_zero())
-            .then(|| (1.0 - attributed.as_secs_f64() / process.as_secs_f64()).clamp(0.0, 1.0))
+        let share = attributed.as_nanos() as f64 / process.as_nanos() as f64;
+        (!process.is_zero()).then(|| (1.0 - share).clamp(0.0, 1.0))
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
         for _ in 0..100 {
             std::thread::spawn(|| add(1_000_000_000)).join().unwrap();
         }
-        let passed = Totals::now().attributed - before;
+        let passed = Totals::now().attributed.saturating_sub(before);
         assert!(passed >= Duration::from_secs(100), "{passed:?}");
     }
 
@@ -199,6 +199,7 @@ mod tests {
             add(1);
         };
         std::thread::spawn(end).join().unwrap();
-        assert!(Totals::now().attributed - before >= Duration::from_secs(7));
+        let passed = Totals::now().attributed.saturating_sub(before);
+        assert!(passed >= Duration::from_secs(7), "{passed:?}");
     }
 }

@@ -18,6 +18,8 @@ pub(crate) fn process() -> Option<Duration> {
     any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "freebsd"),
     not(miri)
 ))]
+// The other systems have nothing to wrap.
+#[allow(clippy::unnecessary_wraps)]
 mod imp {
     use rustix::time::{ClockId, clock_gettime};
     use std::time::Duration;

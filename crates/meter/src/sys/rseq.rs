@@ -16,11 +16,11 @@
 //! there: then we have seen nothing, which is safe to take for a switch. They in turn write the
 //! field at the start of each sequence of theirs and so do not mind ours.
 //!
-//! What the kernel demands of a descriptor, lest it kill the process: version 0, no flags, addresses
-//! below the end of user memory, an abort address outside of the sequence, and right before the
-//! abort address the signature with which the C library registered. Nobody jumps to the abort
-//! address, so it need not be code. The descriptor is on the heap and never freed: a plug-in may be
-//! unloaded with its statics while its threads' fields still point at them.
+//! What the kernel demands of a descriptor, lest it kill the process: version 0, no flags,
+//! addresses below the end of user memory, an abort address outside of the sequence, and right
+//! before the abort address the signature with which the C library registered. Nobody jumps to the
+//! abort address, so it need not be code. The descriptor is on the heap and never freed: a plug-in
+//! may be unloaded with its statics while its threads' fields still point at them.
 //!
 //! What it does not see: switches inside system calls, on kernels newer than 6.18 (nobody can be in
 //! a sequence there, so the kernel spares itself the look), and time that a hypervisor takes.
@@ -33,12 +33,14 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 /// What stands before every abort address on x86, for the kernel to check. From `sys/rseq.h`.
 const SIGNATURE: u32 = 0x5305_3053;
 
-/// Offsets in `struct rseq`, which are kernel ABI.
-const CPU_ID_OFFSET: usize = 4;
-const RSEQ_CS_OFFSET: usize = 8;
-
-/// `struct rseq` up to and including `rseq_cs`.
-const SIZE_MIN: u32 = 16;
+/// The beginning of `struct rseq`, which is kernel ABI. There may be more after it.
+#[repr(C)]
+struct Area {
+    _cpu_id_start: AtomicI32,
+    /// Negative where registering failed.
+    cpu_id: AtomicI32,
+    rseq_cs: AtomicU64,
+}
 
 /// `struct rseq_cs`: the kernel asks for this order and this alignment.
 #[repr(C, align(32))]
@@ -91,21 +93,22 @@ fn registration() -> Option<Registration> {
         let offset = unsafe { offset.cast::<isize>().read() };
         // SAFETY: likewise, `const unsigned int`.
         let size = unsafe { size.cast::<u32>().read() };
-        (size >= SIZE_MIN).then_some(Registration { offset })
+        (size as usize >= size_of::<Area>()).then_some(Registration { offset })
     })
 }
 
 /// A symbol of a library that is already loaded. Asked for at run time, as linking to it would fail
 /// with an older C library.
 fn symbol(name: &CStr) -> Option<*const c_void> {
-    // SAFETY: `name` ends in a zero byte and lives through the call; RTLD_DEFAULT is a valid handle.
+    // SAFETY: `name` ends in a zero byte and lives through the call; RTLD_DEFAULT is a valid
+    // handle.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then_some(found.cast_const())
 }
 
 /// The calling thread's control block.
-fn thread_pointer() -> *const u8 {
-    let pointer: *const u8;
+fn thread_pointer() -> *const c_void {
+    let pointer: *const c_void;
     // SAFETY: the x86-64 ABI for thread-local storage keeps at fs:0 the address of that very place,
     // in every thread that the C library knows. The instruction only reads memory and changes no
     // flags.
@@ -136,13 +139,12 @@ impl Watch {
     /// That of the calling thread, if the kernel knows its `struct rseq`.
     pub(crate) fn here() -> Option<Self> {
         let Registration { offset } = registration()?;
-        let area = thread_pointer().wrapping_offset(offset);
-        let cpu_id = area.wrapping_add(CPU_ID_OFFSET).cast::<AtomicI32>();
-        // SAFETY: the C library reserves `struct rseq` at this offset in each thread's block, 32
-        // bytes aligned to 32, from before the thread's first instruction to after its last. Only
-        // this thread and the kernel on its behalf write to it, hence atomically as seen from here.
-        let registered = unsafe { (*cpu_id).load(Ordering::Relaxed) } >= 0;
-        let rseq_cs = area.wrapping_add(RSEQ_CS_OFFSET).cast::<AtomicU64>();
+        let area = thread_pointer().wrapping_byte_offset(offset).cast::<Area>();
+        // SAFETY: the C library reserves `struct rseq` at this offset in each thread's block,
+        // aligned to 32 bytes, from before the thread's first instruction to after its last. What
+        // of it we look at is written by this thread and by the kernel on its behalf, atomically.
+        let (cpu_id, rseq_cs) = unsafe { (&(*area).cpu_id, &raw const (*area).rseq_cs) };
+        let registered = cpu_id.load(Ordering::Relaxed) >= 0;
         registered.then(|| Self { rseq_cs, ours: descriptor() })
     }
 
@@ -167,60 +169,4 @@ impl Watch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Field by field what `rseq_get_rseq_cs` of the kernel refuses.
-    #[test]
-    fn the_kernel_accepts_the_descriptor() {
-        assert_eq!(size_of::<Descriptor>() % 32, 0);
-        let address = descriptor();
-        assert_eq!(address % 32, 0);
-        assert_eq!(descriptor(), address, "one for the process");
-        let at = ptr::with_exposed_provenance::<Descriptor>(address as usize);
-        // SAFETY: `descriptor` has made it, at this address, and nobody changes or frees it.
-        let descriptor = unsafe { &*at };
-        assert_eq!((descriptor.version, descriptor.flags), (0, 0));
-        assert_eq!(std::mem::offset_of!(Descriptor, start_ip), 8);
-        assert_eq!(std::mem::offset_of!(Descriptor, post_commit_offset), 16);
-        assert_eq!(std::mem::offset_of!(Descriptor, abort_ip), 24);
-        let user_end = 1_u64 << 47;
-        assert!(descriptor.start_ip + descriptor.post_commit_offset < user_end);
-        assert!(descriptor.abort_ip < user_end);
-        // No instruction pointer is inside: ip - start < offset is never true.
-        assert_eq!(descriptor.post_commit_offset, 0);
-        let from_start = descriptor.abort_ip.wrapping_sub(descriptor.start_ip);
-        assert!(from_start >= descriptor.post_commit_offset, "the abort address is outside");
-        let signature = ptr::with_exposed_provenance::<u32>(descriptor.abort_ip as usize - 4);
-        // SAFETY: it is the first word of the descriptor's own `abort`.
-        assert_eq!(unsafe { signature.read() }, SIGNATURE);
-    }
-
-    #[test]
-    fn the_blind_watch_stays_armed() {
-        assert!(Watch::BLIND.is_armed());
-        Watch::BLIND.arm();
-        assert!(Watch::BLIND.is_armed());
-    }
-
-    /// Waiting is a switch out. Kernels up to 6.18 ring for it, newer ones need not; but no kernel
-    /// may leave anything else than our address or zero.
-    #[test]
-    fn the_field_holds_our_address_or_zero() {
-        let Some(watch) = Watch::here() else { return };
-        watch.arm();
-        std::thread::spawn(|| {}).join().unwrap();
-        // SAFETY: as in `is_armed`.
-        let field = unsafe { (*watch.rseq_cs).load(Ordering::Relaxed) };
-        assert!(field == 0 || field == watch.ours, "{field:#x}");
-    }
-
-    #[test]
-    fn each_thread_has_its_own() {
-        let here = Watch::here().map(|watch| watch.rseq_cs.addr());
-        let there = std::thread::spawn(|| Watch::here().map(|watch| watch.rseq_cs.addr()));
-        let there = there.join().unwrap();
-        assert_eq!(here.is_some(), there.is_some());
-        assert!(here.is_none() || here != there);
-    }
-}
+mod tests;
