@@ -2,16 +2,17 @@
 
 use crate::measure::{Contender, cpu_seconds};
 use futures_util::task::noop_waker_ref;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Instant;
 use tidegate_meter::{Account, Kind, Meter};
 
-pub(super) const BARE: &str = "a poll, not metered";
-pub(super) const INSTANT: &str = "Instant::now at both ends";
-pub(super) const THREAD_CLOCK: &str = "thread clock at both ends";
+/// What the others are compared with: the first of the contenders.
+pub(super) const BARE: &str = "not metered";
+pub(super) const RSEQ: &str = "metered: TSC, anchor and rseq";
+const RAW: &str = "TSC at both ends";
 
 /// Never ready, like most polls.
 struct Idle(u64);
@@ -34,70 +35,64 @@ fn polls(future: impl Future<Output = ()>, operations: u64) {
     }
 }
 
-/// The name of the line of a metered future of `kind`.
-pub(super) const fn metered(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Wall => "metered future, raw TSC (wall time)",
-        Kind::ThreadClock => "metered future, thread clock",
-        Kind::Anchor => "metered future, TSC and anchor",
-        _ => "metered future, TSC, anchor and rseq",
-    }
+/// Polls with a clock that is read before and after, and nothing else.
+fn clocked<T: Copy + 'static>(
+    name: &'static str,
+    read: fn() -> T,
+    passed: fn(T, T) -> f64,
+) -> Contender<'static> {
+    Contender::alone(name, move |operations| {
+        let mut sum = 0.0;
+        let mut idle = Idle(0);
+        let future = poll_fn(|context| {
+            let before = read();
+            let poll = Pin::new(&mut idle).poll(context);
+            sum += passed(before, read());
+            poll
+        });
+        polls(future, operations);
+        black_box(sum);
+    })
 }
 
-/// The same for a future in a future, each with an account.
-pub(super) const NESTED: &str = "two nested accounts, TSC, anchor and rseq";
-pub(super) const SHARED: &str = "a shared account, TSC, anchor and rseq";
+/// A metered future of `kind`.
+const fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Wall => "metered: TSC (wall time)",
+        Kind::ThreadClock => "metered: thread clock",
+        Kind::Anchor => "metered: TSC and anchor",
+        _ => RSEQ,
+    }
+}
 
 pub(super) fn contenders<'a>() -> Vec<Contender<'a>> {
     let mut contenders = vec![
         Contender::alone(BARE, |operations| polls(Idle(0), operations)),
-        Contender::alone(INSTANT, |operations| {
-            let mut sum = 0;
-            polls(
-                around(
-                    Idle(0),
-                    || {
-                        let start = Instant::now();
-                        move || start.elapsed().as_nanos() as u64
-                    },
-                    &mut sum,
-                ),
-                operations,
-            );
-            black_box(sum);
+        clocked("Instant at both ends", Instant::now, |from, to| {
+            to.duration_since(from).as_nanos() as f64
         }),
-        Contender::alone(THREAD_CLOCK, |operations| {
-            let mut sum = 0.0;
-            polls(
-                around(
-                    Idle(0),
-                    || {
-                        let start = cpu_seconds();
-                        move || cpu_seconds() - start
-                    },
-                    &mut sum,
-                ),
-                operations,
-            );
-            black_box(sum);
-        }),
+        clocked("thread clock at both ends", cpu_seconds, |from, to| to - from),
     ];
+    if Meter::ticks().is_some() {
+        let ticks = || Meter::ticks().unwrap_or_default();
+        contenders.push(clocked(RAW, ticks, |from, to| to.wrapping_sub(from) as f64));
+    }
     for kind in Kind::ALL {
-        contenders.push(Contender::alone(metered(kind), move |operations| {
+        contenders.push(Contender::alone(name(kind), move |operations| {
             Meter::limit_here(kind);
             let account = Account::new();
             polls(account.meter(Idle(0)), operations);
             black_box(account.so_far());
         }));
     }
-    contenders.push(Contender::alone(SHARED, |operations| {
+    contenders.push(Contender::alone("rseq, an account with two futures", |operations| {
         let account = Account::new();
-        // The first scope has the counter for one; this is the second.
+        // The first scope has the counter for one; the future's is the second.
         let _first = account.scope();
         polls(account.meter(Idle(0)), operations);
         black_box(account.so_far());
     }));
-    contenders.push(Contender::alone(NESTED, |operations| {
+    contenders.push(Contender::alone("rseq, two nested accounts", |operations| {
         let (outer, inner) = (Account::new(), Account::new());
         polls(outer.meter(inner.meter(Idle(0))), operations);
         black_box((outer.so_far(), inner.so_far()));
@@ -105,19 +100,9 @@ pub(super) fn contenders<'a>() -> Vec<Contender<'a>> {
     contenders
 }
 
-/// A future with a clock that is read before and after each poll.
-fn around<'a, F, C, E, N>(future: F, begin: C, sum: &'a mut N) -> impl Future<Output = ()> + 'a
-where
-    F: Future<Output = ()> + 'a,
-    C: Fn() -> E + 'a,
-    E: FnOnce() -> N,
-    N: std::ops::AddAssign + 'a,
-{
-    let mut future = Box::pin(future);
-    std::future::poll_fn(move |context| {
-        let end = begin();
-        let poll = future.as_mut().poll(context);
-        *sum += end();
-        poll
-    })
+/// What metering adds to a poll, in nanoseconds: the median over the rounds of what it takes more
+/// than a poll that is not metered.
+pub(super) fn added(contenders: &[Contender<'_>], of: usize) -> f64 {
+    let pairs = contenders[of].nanos.iter().zip(&contenders[0].nanos);
+    crate::measure::median(pairs.map(|(with, without)| with - without))
 }

@@ -230,7 +230,7 @@ proptest! {
     #[test]
     fn what_is_not_seen_is_bounded(
         pieces in events(true),
-        (rseq, shows_waits) in prop::sample::select(vec![(true, true), (true, false), (false, false)]),
+        (rseq, shows_waits) in prop::sample::select(&[(true, true), (true, false), (false, false)]),
         gaps: bool,
     ) {
         let clock = clock(rseq, shows_waits);
