@@ -51,8 +51,8 @@ pub(crate) fn run(options: &Options) {
         print_costs(&contenders);
         print_errors(&table);
         println!(
-            "\nCost: medians of {} rounds of {} polls, {}. Requests: seed {}, {} rounds of {} each.\n\
-             This machine meters by {}.",
+            "\nCost: medians of {} rounds of {} polls, {}.\n\
+             Requests: seed {}, {} rounds of {} each. This machine meters by {}.",
             options.rounds,
             options.operations,
             cpus.describe(),

@@ -133,7 +133,7 @@ fn work(steps: u64) {
     }
 }
 
-fn thread_nanos() -> i64 {
+pub(super) fn thread_nanos() -> i64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
@@ -263,7 +263,7 @@ async fn request(mut rng: SeededRng, speed: Speed, empty: Empty) -> Vec<Sample> 
                 let (account, truth) = (account.clone(), truth.clone());
                 let burst = speed.burst(&mut rng);
                 tokio::task::spawn_blocking(move || {
-                    truth.outside(|| account.run(|| inside(|| work(burst))))
+                    truth.outside(|| account.run(|| inside(|| work(burst))));
                 })
             });
             for _ in 0..bursts {

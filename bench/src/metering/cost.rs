@@ -1,6 +1,7 @@
 //! What one metered poll costs: a future that does nothing, polled in a loop.
 
-use crate::measure::{Contender, cpu_seconds};
+use super::accuracy::thread_nanos;
+use crate::measure::Contender;
 use futures_util::task::noop_waker_ref;
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
@@ -39,10 +40,10 @@ fn polls(future: impl Future<Output = ()>, operations: u64) {
 fn clocked<T: Copy + 'static>(
     name: &'static str,
     read: fn() -> T,
-    passed: fn(T, T) -> f64,
+    passed: fn(T, T) -> u64,
 ) -> Contender<'static> {
     Contender::alone(name, move |operations| {
-        let mut sum = 0.0;
+        let mut sum = 0;
         let mut idle = Idle(0);
         let future = poll_fn(|context| {
             let before = read();
@@ -69,13 +70,13 @@ pub(super) fn contenders<'a>() -> Vec<Contender<'a>> {
     let mut contenders = vec![
         Contender::alone(BARE, |operations| polls(Idle(0), operations)),
         clocked("Instant at both ends", Instant::now, |from, to| {
-            to.duration_since(from).as_nanos() as f64
+            to.duration_since(from).as_nanos() as u64
         }),
-        clocked("thread clock at both ends", cpu_seconds, |from, to| to - from),
+        clocked("thread clock at both ends", thread_nanos, |from, to| (to - from) as u64),
     ];
     if Meter::ticks().is_some() {
         let ticks = || Meter::ticks().unwrap_or_default();
-        contenders.push(clocked(RAW, ticks, |from, to| to.wrapping_sub(from) as f64));
+        contenders.push(clocked(RAW, ticks, |from, to| to.wrapping_sub(from)));
     }
     for kind in Kind::ALL {
         contenders.push(Contender::alone(name(kind), move |operations| {

@@ -14,7 +14,7 @@
 //! depend on each other: like the parsing, hashing and copying of a service, rather than like
 //! matrices.
 //!
-//! It runs in [`PIECES`] pieces, and the fastest counts. A neighbour can only make a piece slower,
+//! It runs in ten pieces, and the fastest counts. A neighbour can only make a piece slower,
 //! and a factor that depends on who else was there would be no property of the machine.
 //!
 //! What happens when it is wrong: costs of this machine are off by that ratio, all of them alike,

@@ -142,6 +142,7 @@ impl Machine {
 
 impl Hardware for Machine {
     fn set_up(&self) -> Rate {
+        totals::join();
         let probe = Meter::probe();
         let limit = self.limit.get();
         let limit = limit.unwrap_or_else(|| Kind::from_number(LIMIT.load(Ordering::Relaxed)));

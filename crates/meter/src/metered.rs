@@ -47,13 +47,18 @@ impl<F: Future> Future for Metered<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let mut this = self.project();
-        this.scope.run(|| {
-            let future = this.future.as_mut().as_pin_mut();
-            let poll = future.expect("polled after it was ready").poll(context);
-            if poll.is_ready() {
-                this.future.set(None);
-            }
-            poll
-        })
+        let Some(mut future) = this.future.as_mut().as_pin_mut() else { polled_again() };
+        let poll = this.scope.run(|| future.as_mut().poll(context));
+        if poll.is_ready() {
+            // In a scope of its own: a second one for the last poll makes all others a nanosecond
+            // cheaper.
+            this.scope.run(|| this.future.set(None));
+        }
+        poll
     }
+}
+
+#[cold]
+fn polled_again() -> ! {
+    panic!("polled after it was ready")
 }

@@ -27,8 +27,8 @@ struct Counters {
 
 static COUNTERS: Mutex<Counters> = Mutex::new(Counters { all: Vec::new(), free: Vec::new() });
 
-/// For threads that are so far in ending that they have given their counter away, but still run
-/// destructors at a request's cost.
+/// For threads that run destructors at a request's cost after they have given their counter away.
+/// It is added to like the others, so when two such threads meet, one of the two adds may be lost.
 static LATE: Counter = Counter(AtomicU64::new(0));
 
 fn counters() -> std::sync::MutexGuard<'static, Counters> {
@@ -51,41 +51,28 @@ struct Lease(&'static Counter);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        MINE.set(None);
+        MINE.set(&LATE);
         counters().free.push(self.0);
     }
 }
 
 thread_local! {
     /// Without a destructor, so that reaching it is one instruction.
-    static MINE: Cell<Option<&'static Counter>> = const { Cell::new(None) };
+    static MINE: Cell<&'static Counter> = const { Cell::new(&LATE) };
     static LEASE: Lease = Lease(take());
+}
+
+/// Gives this thread a counter. To be called before it charges anything.
+pub(crate) fn join() {
+    // A thread that is ending has had one.
+    let _ = LEASE.try_with(|lease| MINE.set(lease.0));
 }
 
 /// This thread has charged so much more.
 #[inline]
 pub(crate) fn add(nanos: u64) {
-    match MINE.get() {
-        Some(Counter(mine)) => {
-            let before = mine.load(Ordering::Relaxed);
-            mine.store(before.wrapping_add(nanos), Ordering::Relaxed);
-        }
-        None => add_first(nanos),
-    }
-}
-
-#[cold]
-fn add_first(nanos: u64) {
-    let counter = LEASE.try_with(|lease| lease.0);
-    match counter {
-        Ok(counter) => {
-            MINE.set(Some(counter));
-            add(nanos);
-        }
-        Err(_) => {
-            LATE.0.fetch_add(nanos, Ordering::Relaxed);
-        }
-    }
+    let Counter(mine) = MINE.get();
+    mine.store(mine.load(Ordering::Relaxed).wrapping_add(nanos), Ordering::Relaxed);
 }
 
 /// CPU time up to a moment: of the process, and of what was charged to accounts.
@@ -165,7 +152,11 @@ mod tests {
     fn what_threads_leave_behind_stays_in_the_sum() {
         let before = Totals::now().attributed;
         for _ in 0..100 {
-            std::thread::spawn(|| add(1_000_000_000)).join().unwrap();
+            let charge = || {
+                join();
+                add(1_000_000_000);
+            };
+            std::thread::spawn(charge).join().unwrap();
         }
         let passed = Totals::now().attributed.saturating_sub(before);
         assert!(passed >= Duration::from_secs(100), "{passed:?}");
@@ -173,9 +164,8 @@ mod tests {
 
     #[test]
     fn counters_are_used_again() {
-        let handles = |n: usize| (0..n).map(|_| std::thread::spawn(|| add(1)));
-        for handle in handles(300) {
-            handle.join().unwrap();
+        for _ in 0..300 {
+            std::thread::spawn(join).join().unwrap();
         }
         // One at a time: each finds the counter of the one before, or of another test's.
         assert!(counters().all.len() < 100, "{}", counters().all.len());
@@ -196,7 +186,7 @@ mod tests {
         // Set up first and so destroyed last, after the lease.
         let end = || {
             LAST.with(|_| {});
-            add(1);
+            join();
         };
         std::thread::spawn(end).join().unwrap();
         let passed = Totals::now().attributed.saturating_sub(before);
