@@ -8,6 +8,7 @@ mod admission;
 mod controllers;
 mod decisions;
 mod measure;
+mod metering;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,8 @@ enum Command {
     Decisions(decisions::Options),
     /// Admission controllers beside each other, in virtual time.
     Controllers(controllers::Options),
+    /// What metering a poll costs, and how near it comes to the thread's CPU clock.
+    Metering(metering::Options),
     /// How many requests a second the simulator runs on one core.
     Sim(sim::Options),
 }
@@ -38,6 +41,7 @@ fn main() -> Result<(), WorldError> {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
         Command::Controllers(options) => controllers::run(&options)?,
+        Command::Metering(options) => metering::run(&options),
         Command::Sim(options) => sim::run(&options),
     }
     Ok(())

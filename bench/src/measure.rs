@@ -47,13 +47,13 @@ impl Cpus {
     }
 
     /// The CPU for the thread number `thread`.
-    fn nth(&self, thread: usize) -> Option<usize> {
+    pub(crate) fn nth(&self, thread: usize) -> Option<usize> {
         self.allowed.iter().copied().cycle().nth(thread)
     }
 }
 
 /// Pins the calling thread to `cpu` and returns whether that worked.
-fn pin(cpu: Option<usize>) -> bool {
+pub(crate) fn pin(cpu: Option<usize>) -> bool {
     cpu.is_some_and(|cpu| {
         let mut set = CpuSet::new();
         set.set(cpu);

@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Beside the layers: these may depend on anything, and nothing depends on them.
-const OUTSIDE: &[&str] = &["tidegate-bench", "xtask"];
+const OUTSIDE: &[&str] = &["tidegate-bench", "tidegate-codegen", "xtask"];
 
 /// What core must not pull in, nor anything of the same family (`tokio-util`, `http-body`).
 const NOT_IN_CORE: &[&str] = &["axum", "h2", "http", "hyper", "reqwest", "tokio", "tonic", "tower"];

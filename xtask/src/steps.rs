@@ -35,8 +35,11 @@ const STEPS: &[Step] = &[
         next: "cargo xtask fix mends some; the rest is for you. To allow a lint, say why there",
         check: || {
             execute(&mut cargo("clippy --workspace --all-targets -- -D warnings"))?;
-            let loom = "clippy -p tidegate-core --features loom --all-targets -- -D warnings";
-            execute(&mut cargo(loom))
+            let core = "clippy -p tidegate-core --features loom --all-targets -- -D warnings";
+            execute(&mut cargo(core))?;
+            let tidegate =
+                "clippy -p tidegate --features loom --lib --test interleavings -- -D warnings";
+            execute(&mut cargo(tidegate))
         },
     },
     Step {
@@ -72,13 +75,16 @@ const STEPS: &[Step] = &[
         about: "gates are right under every interleaving of threads",
         next: "run the command above with LOOM_LOG=trace and the name of the test",
         check: || {
-            let mut loom = cargo(
-                "nextest run -p tidegate-core --features loom --test interleavings \
-                 --cargo-profile interleavings",
-            );
-            // Nearly every known race needs two preemptions; each one more multiplies the time.
-            default_env(&mut loom, "LOOM_MAX_PREEMPTIONS", "3");
-            execute(&mut loom)
+            for of in ["tidegate-core", "tidegate"] {
+                let mut loom = cargo(&format!(
+                    "nextest run -p {of} --features loom --test interleavings \
+                     --cargo-profile interleavings",
+                ));
+                // Nearly every known race needs two preemptions; each one more multiplies the time.
+                default_env(&mut loom, "LOOM_MAX_PREEMPTIONS", "3");
+                execute(&mut loom)?;
+            }
+            Ok(())
         },
     },
     Step {

@@ -15,6 +15,7 @@ fn each_rule_catches_what_breaks_it() {
     let marked = format!("\n/* {} */\n", concat!("X", "XX"));
     let work = format!("see {}main\n", concat!("/wo", "rk/"));
     let home = format!("path = \"{}.cargo\"\n", concat!("/ro", "ot/"));
+    let own_lints = "[package]\nname = \"a\"\n\n[lints.rust]\nunsafe_code = \"deny\"\n";
     let bare = "[package]\nname = \"a\"\n\n[lints.rust]\nworkspace = true\n";
     let cases = [
         ("src/a.rs", long.as_str(), "src/a.rs:2: more than 100 columns"),
@@ -41,6 +42,9 @@ fn each_rule_catches_what_breaks_it() {
             "crates/core/src/a/b.rs:2: gates",
         ),
         ("crates/a/Cargo.toml", bare, "crates/a/Cargo.toml:1: a manifest"),
+        ("crates/a/Cargo.toml", own_lints, "crates/a/Cargo.toml:1: a manifest"),
+        ("crates/meter/Cargo.toml", bare, "crates/meter/Cargo.toml:1: a manifest"),
+        ("crates/meter/src/a.rs", "unsafe { b() }\n", "crates/meter/src/a.rs:1: unsafe code"),
         ("notes.txt", &work, "notes.txt:1: a path"),
         ("a.toml", &home, "a.toml:1: a path"),
     ];
@@ -79,6 +83,8 @@ fn no_rule_catches_what_only_looks_like_it() {
         ("crates/core/tests/a.rs", "use std::sync::atomic::AtomicU8;\n"),
         ("Makefile", "all:\n\tcargo build\n"),
         ("crates/a/Cargo.toml", lints),
+        ("crates/meter/Cargo.toml", "[package]\n[lints.rust]\nunsafe_code = \"deny\"\n"),
+        ("crates/meter/src/sys/tsc.rs", "unsafe { b() }\n"),
         ("Cargo.toml", "[workspace]\nmembers = []\n"),
         ("notes.txt", &url),
     ];

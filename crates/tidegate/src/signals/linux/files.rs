@@ -1,0 +1,137 @@
+//! Reading small files of the kernel, below a root, and saying what is wrong with them.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// More than any of these files has, but for a table of mounts with ten thousand lines.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// Why something is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unknown {
+    /// A file that is not there, or not for us.
+    #[error("{} cannot be read: {kind}", path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        kind: io::ErrorKind,
+    },
+    /// A file that says something else than it should.
+    #[error("{} should hold {wanted}, but holds `{found}`", path.display())]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What should be there.
+        wanted: &'static str,
+        /// What is there, or the beginning of it.
+        found: String,
+    },
+    /// This machine, or this kernel, does not have it.
+    #[error("there is no {what} here")]
+    Absent {
+        /// What is missing.
+        what: &'static str,
+    },
+    /// The process watched has ended, and another one has its number.
+    #[error("process {pid} is another one than when it was first looked at")]
+    Replaced {
+        /// Its number.
+        pid: u32,
+    },
+}
+
+impl Unknown {
+    /// Whether the file is just not there: at many levels of a hierarchy most are not.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Unreadable { kind: io::ErrorKind::NotFound, .. })
+    }
+}
+
+/// A file as it was read.
+#[derive(Debug)]
+pub(super) struct Text {
+    path: PathBuf,
+    text: String,
+}
+
+impl Text {
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// What it holds is not `wanted`.
+    pub(super) fn malformed(&self, wanted: &'static str) -> Unknown {
+        let found = self.text.trim().chars().take(80).collect();
+        Unknown::Malformed { path: self.path.clone(), wanted, found }
+    }
+
+    /// The whole file as one number.
+    pub(super) fn number<T: core::str::FromStr>(&self) -> Result<T, Unknown> {
+        self.text.trim().parse().map_err(|_| self.malformed("a number"))
+    }
+
+    /// The number after the word `key`, in a file of lines `key number`.
+    pub(super) fn field(&self, key: &'static str) -> Result<u64, Unknown> {
+        let line = self.text.lines().find_map(|line| {
+            let (name, value) = line.split_once(char::is_whitespace)?;
+            (name.trim_end_matches(':') == key).then_some(value.trim())
+        });
+        // Sizes come with a unit, which is always the same.
+        let value = line.and_then(|value| value.trim_end_matches("kB").trim().parse().ok());
+        value.ok_or_else(|| self.malformed(key))
+    }
+}
+
+/// Files below a root: that of the system, or a tree made for a test.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
+    root: PathBuf,
+}
+
+impl Files {
+    pub(super) fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Whether these are the system's own.
+    pub(super) fn is_system(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    fn locate(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub(super) fn exists(&self, path: &Path) -> bool {
+        self.locate(path).exists()
+    }
+
+    pub(super) fn read(&self, path: impl AsRef<Path>) -> Result<Text, Unknown> {
+        let path = path.as_ref();
+        let mut bytes = Vec::new();
+        std::fs::File::open(self.locate(path))
+            .and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes))
+            .map_err(|error| Unknown::Unreadable { path: path.into(), kind: error.kind() })?;
+        Ok(Text { path: path.into(), text: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+
+    /// As [`Files::read`], where a file that is not there is no trouble.
+    pub(super) fn read_if_there(&self, path: impl AsRef<Path>) -> Result<Option<Text>, Unknown> {
+        match self.read(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(unknown) if unknown.is_missing() => Ok(None),
+            Err(unknown) => Err(unknown),
+        }
+    }
+
+    /// The numbers that name the entries of a directory, at most `count`.
+    pub(super) fn numbers_in(&self, path: &Path, count: usize) -> Result<Vec<u32>, Unknown> {
+        let entries = std::fs::read_dir(self.locate(path))
+            .map_err(|error| Unknown::Unreadable { path: path.into(), kind: error.kind() })?;
+        let number =
+            |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+        Ok(entries.filter_map(number).take(count).collect())
+    }
+}
