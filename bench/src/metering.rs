@@ -90,8 +90,9 @@ type Figure = (&'static str, fn(&Findings) -> f64);
 
 fn as_json(contenders: &[Contender<'_>], table: &Table) -> Value {
     let mut object = Map::new();
-    let costs = (0..contenders.len())
-        .map(|n| (contenders[n].name.to_owned(), json!(round(cost::added(contenders, n)))));
+    let costs = (0..contenders.len()).map(|n| {
+        (cost::key(contenders[n].name).to_owned(), json!(round(cost::added(contenders, n))))
+    });
     object.insert("ns_per_poll".to_owned(), costs.collect::<Map<_, _>>().into());
     let figures: [Figure; 6] = [
         ("sum_over_true", Findings::sum_over_true),

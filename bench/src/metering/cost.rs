@@ -13,7 +13,11 @@ use tidegate_meter::{Account, Kind, Meter};
 /// What the others are compared with: the first of the contenders.
 pub(super) const BARE: &str = "not metered";
 pub(super) const RSEQ: &str = "metered: TSC, anchor and rseq";
+const INSTANT: &str = "Instant at both ends";
+const CLOCK: &str = "thread clock at both ends";
 const RAW: &str = "TSC at both ends";
+const SHARED: &str = "rseq, an account with two futures";
+const NESTED: &str = "rseq, two nested accounts";
 
 /// Never ready, like most polls.
 struct Idle(u64);
@@ -66,13 +70,27 @@ const fn name(kind: Kind) -> &'static str {
     }
 }
 
+/// The name of a contender for programs: that of its kind where it is a metered future.
+pub(super) fn key(contender: &str) -> &'static str {
+    match contender {
+        BARE => "not_metered",
+        INSTANT => "instant_at_both_ends",
+        CLOCK => "thread_clock_at_both_ends",
+        RAW => "tsc_at_both_ends",
+        SHARED => "rseq_shared",
+        NESTED => "rseq_nested",
+        _ => {
+            let kind = Kind::ALL.into_iter().find(|kind| name(*kind) == contender);
+            kind.map_or("unknown", Kind::name)
+        }
+    }
+}
+
 pub(super) fn contenders<'a>() -> Vec<Contender<'a>> {
     let mut contenders = vec![
         Contender::alone(BARE, |operations| polls(Idle(0), operations)),
-        clocked("Instant at both ends", Instant::now, |from, to| {
-            to.duration_since(from).as_nanos() as u64
-        }),
-        clocked("thread clock at both ends", thread_nanos, |from, to| (to - from) as u64),
+        clocked(INSTANT, Instant::now, |from, to| to.duration_since(from).as_nanos() as u64),
+        clocked(CLOCK, thread_nanos, |from, to| (to - from) as u64),
     ];
     if Meter::ticks().is_some() {
         let ticks = || Meter::ticks().unwrap_or_default();
@@ -86,14 +104,14 @@ pub(super) fn contenders<'a>() -> Vec<Contender<'a>> {
             black_box(account.so_far());
         }));
     }
-    contenders.push(Contender::alone("rseq, an account with two futures", |operations| {
+    contenders.push(Contender::alone(SHARED, |operations| {
         let account = Account::new();
         // The first scope has the counter for one; the future's is the second.
         let _first = account.scope();
         polls(account.meter(Idle(0)), operations);
         black_box(account.so_far());
     }));
-    contenders.push(Contender::alone("rseq, two nested accounts", |operations| {
+    contenders.push(Contender::alone(NESTED, |operations| {
         let (outer, inner) = (Account::new(), Account::new());
         polls(outer.meter(inner.meter(Idle(0))), operations);
         black_box((outer.so_far(), inner.so_far()));

@@ -9,7 +9,9 @@
 //!   stack frame, and is taken away before the call returns or unwinds.
 //! - It is read only by [`Current::with`], which hands out what it points to for the length of a
 //!   call. That call is made by something inside of the scope, so it ends before the scope does.
-//! - The type is not `Sync`: both happen on one thread, and so on one stack.
+//! - The type is not `Sync`: both happen on one thread, and so on one stack. (Coroutines that swap
+//!   stacks under running code break this, as they do every thread-local that is set for a call;
+//!   futures do not.)
 
 use crate::account::Account;
 use std::cell::Cell;
