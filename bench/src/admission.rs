@@ -9,7 +9,9 @@ use crate::measure::{Contender, Tally};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_core::admission::{AdmissionGate, Decision, Request};
+use tidegate_core::admission::shed::ShedConfig;
+use tidegate_core::admission::{AdmissionGate, Controller, Decision, Request, Seen};
+use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::cost::{CostLane, CostTable, MethodId};
 use tidegate_core::customer::CustomerId;
 use tidegate_core::decision::Reason;
@@ -17,6 +19,7 @@ use tidegate_core::fleet::Limits;
 use tidegate_core::levels::Levels;
 use tidegate_core::quota::QuotaConfig;
 use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_core::signal::Reading;
 use tidegate_core::{Cost, CostRate, Criticality, Timestamp};
 
 pub(crate) const CUSTOMERS: u32 = 10_000;
@@ -55,6 +58,22 @@ struct Load {
     step: Duration,
     /// The share that gets in.
     share: f64,
+    /// Whether what is in flight is limited, and whether it has reached the limit.
+    limited: Option<Full>,
+}
+
+/// Whether what is in flight has reached its limit.
+#[derive(Clone, Copy, PartialEq)]
+struct Full(bool);
+
+/// Dice of its own, so that what sets a line up is other code than what is measured: a service
+/// calls the gate in one place, where it can be inlined.
+struct Lucky;
+
+impl Rng for Lucky {
+    fn next_u64(&mut self) -> u64 {
+        0
+    }
 }
 
 impl Load {
@@ -69,7 +88,16 @@ impl Load {
             estimate: Cost::from_micros(10),
             step: Duration::from_nanos(1_125),
             share: 1.0,
+            limited: None,
         }
+    }
+
+    /// What is in flight is limited, as it always is where a controller looks. No time passes, so
+    /// that its plan stays valid; so the customer has no limit of its own.
+    fn limited(full: bool) -> Self {
+        let (limits, step) = (Limits::UNLIMITED, Duration::ZERO);
+        let share = if full { 0.0 } else { 1.0 };
+        Self { limits, step, share, limited: Some(Full(full)), ..Self::one() }
     }
 
     /// The same customer on two threads at half the pace each. The threads' clocks run apart when
@@ -137,7 +165,26 @@ impl Load {
             gate.quota().set_limits(CustomerId(customer), self.limits, Timestamp::ZERO);
         }
         gate.set_levels(Levels::from_shares(self.levels));
+        if let Some(full) = self.limited {
+            self.limit(&gate, full);
+        }
         gate
+    }
+
+    /// Lets a controller of ten CPUs look once, and fills up what it allows.
+    fn limit(&self, gate: &Arc<AdmissionGate>, Full(full): Full) {
+        let Ok(shed) = ShedConfig::default().cpus(10.0) else { unreachable!("ten CPUs") };
+        let start = Timestamp::from_secs(1);
+        let mut controller = Controller::new(shed, AttemptsConfig::default(), gate, start);
+        let mut lane = gate.lane();
+        // Not counted with the line's own.
+        let request = Request::new(Criticality::CriticalPlus, self.estimate);
+        let mut rng = Lucky;
+        if let Decision::Admit(permit) = lane.admit(&request, start, &mut rng) {
+            lane.complete(permit, self.estimate, start);
+        }
+        let _ = controller.tick(gate, Seen::new(Reading::IDLE).load(0.0), start);
+        while full && lane.admit(&request, start, &mut rng).is_admitted() {}
     }
 
     fn alone<'a>(self, name: &'static str) -> Contender<'a> {
@@ -215,6 +262,9 @@ pub(crate) fn contenders<'a>() -> Vec<Contender<'a>> {
         Load::many().shed(half.0, half.1).alone("half shed by dice, 10,000 customers"),
         Load::one().shed(none.0, none.1).alone("reject by criticality, one customer"),
         Load::many().shed(none.0, none.1).alone("reject by criticality, 10,000 customers"),
+        Load::limited(false).alone("admit + release, below a limit"),
+        Load::limited(false).on_two_threads("admit + release, two threads, below a limit"),
+        Load::limited(true).alone("reject at the limit, one customer"),
     ]
 }
 

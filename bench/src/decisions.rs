@@ -221,11 +221,18 @@ fn bars(contenders: &[Contender<'_>]) -> Vec<Bar> {
 const ADD: &str = "atomic add";
 const ADD_CONTENDED: &str = "atomic add, two threads";
 
-const BARS: [(&str, &str, &str, Option<f64>); 6] = [
+const BARS: [(&str, &str, &str, Option<f64>); 8] = [
     ("admit_release_per_add", "admit + release, 10,000 customers", ADD, Some(6.0)),
     // The bar is on the decision; that of many customers has their cache misses on top.
     ("reject_per_add", "reject by criticality, one customer", ADD, Some(1.0)),
     ("reject_many_per_add", "reject by criticality, 10,000 customers", ADD, None),
+    ("reject_at_limit_per_add", "reject at the limit, one customer", ADD, None),
+    (
+        "contended_limit_per_contended_add",
+        "admit + release, two threads, below a limit",
+        ADD_CONTENDED,
+        None,
+    ),
     (
         "contended_admit_per_contended_add",
         "admit + release, two threads, one customer",

@@ -12,7 +12,7 @@ use crate::quota::{QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
 use crate::signal::Reading;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
-use crate::units::{Cost, Timestamp};
+use crate::units::{Cost, Timestamp, Utilization};
 use std::sync::Arc;
 
 const LEVELS: usize = Criticality::COUNT;
@@ -74,10 +74,9 @@ mod flag {
 pub struct AdmissionGate {
     levels: LevelGate,
     flags: AtomicU64,
-    /// The signal in the upper half, its utilization in thousandths in the lower.
-    cause: AtomicU64,
-    /// In thousandths, 16 bits each, lowest criticality first.
-    thresholds: AtomicU64,
+    /// What to tell those who are refused, by level: the signal in the upper 16 bits, the threshold
+    /// in the next, the utilization in the lower half, both in thousandths.
+    causes: [AtomicU64; LEVELS],
     room: Room,
     quota: Arc<QuotaGate>,
     counters: Arc<Counters>,
@@ -94,8 +93,8 @@ impl AdmissionGate {
         Arc::new(Self {
             levels: LevelGate::new(),
             flags: AtomicU64::new(0),
-            cause: AtomicU64::new(u64::from(SignalId::COMBINED.0) << 32),
-            thresholds: AtomicU64::new(pack(&ShedConfig::default())),
+            causes: causes(&ShedConfig::default(), Utilization::ZERO, SignalId::QUEUE)
+                .map(AtomicU64::new),
             room: Room::new(),
             quota,
             counters,
@@ -165,12 +164,9 @@ impl AdmissionGate {
     }
 
     fn publish(&self, plan: &Plan, advice: Advice, config: &ShedConfig, now: Timestamp) {
-        self.thresholds.store(pack(config), Ordering::Relaxed);
+        self.set_causes(causes(config, plan.peak, plan.reading.signal));
         self.room.publish(&plan.limit, plan.inflight, now);
         self.set_levels(plan.levels);
-        let Thousandths(utilization) = plan.peak.into();
-        let cause = u64::from(plan.reading.signal.0) << 32 | u64::from(utilization);
-        self.cause.store(cause, Ordering::Relaxed);
         self.set_flag(flag::DONT_RETRY, advice == Advice::DontRetry);
         for (level, degrade) in plan.degrade.into_iter().enumerate() {
             self.set_flag(1 << (flag::DEGRADE + level as u32), degrade);
@@ -179,20 +175,20 @@ impl AdmissionGate {
         self.flags.fetch_add(1 << flag::PLAN, Ordering::Release);
     }
 
-    fn cause(&self, criticality: Criticality) -> Cause {
-        let word = self.cause.load(Ordering::Relaxed);
-        let (signal, utilization) = (SignalId((word >> 32) as u8), Thousandths(word as u32));
-        let threshold = self.threshold(criticality);
-        if utilization < threshold {
-            // Between two looks there was no more room: the queue has reached the threshold.
-            return Cause::Signal { signal: SignalId::QUEUE, utilization: threshold, threshold };
+    fn set_causes(&self, causes: [u64; LEVELS]) {
+        for (cause, word) in self.causes.iter().zip(causes) {
+            cause.store(word, Ordering::Relaxed);
         }
-        Cause::Signal { signal, utilization, threshold }
     }
 
-    fn threshold(&self, criticality: Criticality) -> Thousandths {
-        let word = self.thresholds.load(Ordering::Relaxed);
-        Thousandths((word >> (16 * criticality.index())) as u32 & 0xffff)
+    #[inline]
+    fn cause(&self, criticality: Criticality) -> Cause {
+        let word = self.causes[criticality.index()].load(Ordering::Relaxed);
+        Cause::Signal {
+            signal: SignalId((word >> 48) as u8),
+            threshold: Thousandths((word >> 32) as u32 & 0xffff),
+            utilization: Thousandths(word as u32),
+        }
     }
 }
 
@@ -204,7 +200,11 @@ struct Returns {
 }
 
 impl Returns {
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
     #[expect(clippy::needless_pass_by_value, reason = "a permit can be given back only once")]
     fn take(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
         let (customer, criticality, charge) =
@@ -280,7 +280,11 @@ impl Lane {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
     fn enter(
         &mut self,
         flags: u64,
@@ -512,7 +516,7 @@ impl Controller {
         gate: &AdmissionGate,
         now: Timestamp,
     ) -> Self {
-        gate.thresholds.store(pack(&shed), Ordering::Relaxed);
+        gate.set_causes(causes(&shed, Utilization::ZERO, SignalId::QUEUE));
         Self {
             shedder: Shedder::new(shed, now),
             attempts: AttemptHistogram::new(attempts),
@@ -558,10 +562,15 @@ impl Controller {
     }
 }
 
-/// The thresholds of a configuration in one word.
-fn pack(config: &ShedConfig) -> u64 {
-    Criticality::ALL.into_iter().fold(0, |word, criticality| {
+/// What to tell those who are refused: see [`AdmissionGate::causes`].
+fn causes(config: &ShedConfig, peak: Utilization, signal: SignalId) -> [u64; LEVELS] {
+    let Thousandths(peak) = peak.into();
+    Criticality::ALL.map(|criticality| {
         let Thousandths(threshold) = config.threshold(criticality).into();
-        word | u64::from(threshold.min(0xffff)) << (16 * criticality.index())
+        let threshold = threshold.min(0xffff);
+        // Between two looks there was no more room: the queue has reached the threshold.
+        let no_room = (SignalId::QUEUE, threshold);
+        let (signal, utilization) = if peak < threshold { no_room } else { (signal, peak) };
+        u64::from(signal.0) << 48 | u64::from(threshold) << 32 | u64::from(utilization)
     })
 }

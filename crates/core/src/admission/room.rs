@@ -119,6 +119,13 @@ impl Lease {
             self.left -= cost;
             return true;
         }
+        // In a surge most requests are refused here, so it is looked at before anything is called.
+        let most = room.most[criticality.index()].load(Ordering::Relaxed) as i64;
+        let mine = if plan == self.plan { self.left } else { 0 };
+        let available = most.saturating_sub(room.used.load(Ordering::Relaxed) as i64 - mine);
+        if available <= 0 && now.as_nanos() <= room.valid_until.load(Ordering::Relaxed) {
+            return false;
+        }
         self.renew(room, plan, criticality, cost, now)
     }
 

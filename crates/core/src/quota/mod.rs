@@ -370,7 +370,11 @@ impl QuotaLane {
     }
 
     /// Charges the estimated `cost` of an admitted request.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
     pub fn charge(
         &mut self,
         customer: CustomerId,
@@ -389,7 +393,11 @@ impl QuotaLane {
 
     /// Corrects a charge to the `actual` cost. What was charged too much is given back, unless the
     /// customer's limits have changed since: at another limit it would be worth something else.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
     pub fn settle(
         &mut self,
         customer: CustomerId,

@@ -12,9 +12,9 @@
 //! waits as should. What is in flight answers to admission at once, while other signals may answer
 //! late: a request that waits for others before it needs the CPU shows in a load average only then.
 //!
-//! `B` is taken from moments in which no work waits for a CPU: the sum of `L` over that of what went
-//! through, the mean of what came in and what got done: while `L` rises, the one runs ahead of the
-//! law and the other behind it.
+//! `B` is taken from moments in which no work waits for a CPU: the sum of `L` over that of what
+//! went through, the mean of what came in and what got done: while `L` rises, the one runs ahead of
+//! the law and the other behind it.
 //!
 //! Other signals have no such law. How much in flight goes with a unit of utilization `u` is learnt
 //! from how they move together, over several times what a request takes:
