@@ -125,10 +125,8 @@ struct Encoded {
 
 impl Default for Reports {
     fn default() -> Self {
-        let nothing = Encoded {
-            report: OrcaLoadReport::default(),
-            binary: HeaderValue::from_static(""),
-        };
+        let nothing =
+            Encoded { report: OrcaLoadReport::default(), binary: HeaderValue::from_static("") };
         Self { current: ArcSwap::from_pointee(nothing) }
     }
 }

@@ -10,10 +10,10 @@
 //! **Bounded.** Reasons, criticalities, faults and signals are few. Customers are those who have
 //! limits of their own, whom somebody has configured; all others are one.
 
-#[cfg(any())]
+#[cfg(feature = "prometheus")]
 mod prometheus;
 
-#[cfg(any())]
+#[cfg(feature = "prometheus")]
 pub use prometheus::Collector;
 
 use crate::signals::Health;
@@ -190,7 +190,11 @@ impl Snapshot {
 }
 
 fn bucket_end(bucket: usize) -> f64 {
-    if bucket + 1 == BUCKETS { f64::INFINITY } else { (1_u64 << (FIRST as usize + bucket)) as f64 / 1e9 }
+    if bucket + 1 == BUCKETS {
+        f64::INFINITY
+    } else {
+        (1_u64 << (FIRST as usize + bucket)) as f64 / 1e9
+    }
 }
 
 /// The cells of what made no sense.

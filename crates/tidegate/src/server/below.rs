@@ -56,10 +56,7 @@ pub(super) fn turn(
 
 /// What handlers make of a dependency's failure.
 const fn is_failure(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Unavailable | Code::ResourceExhausted | Code::Internal | Code::Unknown
-    )
+    matches!(code, Code::Unavailable | Code::ResourceExhausted | Code::Internal | Code::Unknown)
 }
 
 #[cfg(all(test, not(feature = "loom")))]

@@ -10,8 +10,8 @@
 //! `Server::layer`, a service under plain hyper.
 //!
 //! **Who says what.** What a request claims about itself is read from its headers
-//! ([`tidegate_wire::incoming`]). The customer is that of the connection ([`PeerIdentity`]), or whom
-//! the request names if the peer may speak for others. The criticality is the claim, held against
+//! ([`tidegate_wire::incoming`]). The customer is that of the connection ([`PeerIdentity`]), or
+//! whom the request names if the peer may speak for others. The criticality is the claim, held against
 //! what the peer may claim; without a claim it is the route's default.
 //!
 //! **Refused.** A 503, 429 or 504, or a gRPC answer of headers only, made of constants. It does not

@@ -4,10 +4,10 @@
 //! response; whoever of them ends, fails, panics or is dropped ends it, and its drop gives the
 //! permit back. As it is owned by one at a time, that happens once.
 
+use super::below;
 use super::body::Body;
 use super::decide::Why;
 use super::trace::Trace;
-use super::below;
 use crate::context::{Context, saying};
 use crate::executor::Tracked;
 use crate::metrics::cell;

@@ -45,8 +45,10 @@ pub enum BuildError {
     #[error("{0}")]
     Start(#[from] StartError),
     /// There are more customers than there is room for.
-    #[error("there is room for {max} customers, everyone else included: leave `{name}` out, or \
-             raise customers_max of the quota's configuration")]
+    #[error(
+        "there is room for {max} customers, everyone else included: leave `{name}` out, or \
+             raise customers_max of the quota's configuration"
+    )]
     TooManyCustomers {
         /// The first that does not fit.
         name: String,

@@ -11,12 +11,12 @@ use super::Inner;
 use crate::signals::Tick;
 use core::time::Duration;
 use std::sync::Arc;
+use tidegate_core::Timestamp;
 use tidegate_core::admission::shed::ShedConfig;
 use tidegate_core::admission::{Controller, Counts};
 use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::average::{Average, Rate};
 use tidegate_core::quota::UsageMeter;
-use tidegate_core::Timestamp;
 use tidegate_meter::Totals;
 use tidegate_wire::orca::OrcaLoadReport;
 

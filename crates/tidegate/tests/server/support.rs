@@ -5,7 +5,15 @@ use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tidegate::Task;
+use tidegate_core::admission::shed::ShedConfig;
+use tidegate_core::admission::{Controller, Request};
+use tidegate_core::attempts::AttemptsConfig;
+use tidegate_core::levels::Levels;
+use tidegate_core::rng::SeededRng;
+use tidegate_core::signal::Reading;
+use tidegate_core::{Cost, Criticality};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Serves `router` on a port of its own, over HTTP/1.1 and h2c, until the runtime ends.
@@ -36,8 +44,7 @@ impl Client {
         let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
         match version {
             Version::Http1 => {
-                let (sender, connection) =
-                    hyper::client::conn::http1::handshake(io).await.unwrap();
+                let (sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
                 tokio::spawn(connection);
                 Self::Http1(sender)
             }
@@ -58,8 +65,14 @@ impl Client {
     ) -> http::Response<hyper::body::Incoming> {
         let request = request.body(Full::new(Bytes::new())).unwrap();
         match self {
-            Self::Http1(sender) => sender.send_request(request).await.unwrap(),
-            Self::H2c(sender) => sender.send_request(request).await.unwrap(),
+            Self::Http1(sender) => {
+                sender.ready().await.unwrap();
+                sender.send_request(request).await.unwrap()
+            }
+            Self::H2c(sender) => {
+                sender.ready().await.unwrap();
+                sender.send_request(request).await.unwrap()
+            }
         }
     }
 
@@ -87,5 +100,52 @@ impl Client {
 pub(crate) async fn idle(task: &Task) {
     while task.gate().counts().inflight() > 0 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Says hello at `/`.
+pub(crate) fn hello(task: &Task) -> Router {
+    Router::new().route("/", axum::routing::get(|| async { "hello" })).layer(task.layer())
+}
+
+/// Shuts the gate of a task, and makes it say "don't retry": nearly half of what came were retries.
+pub(crate) fn say_dont_retry(task: &Task) {
+    let (gate, now) = (task.gate(), task.clock().now());
+    let (shed, attempts) = (ShedConfig::default(), AttemptsConfig::default());
+    let mut controller = Controller::new(shed, attempts, gate, now);
+    gate.set_levels(Levels::CLOSED);
+    let mut lane = gate.lane();
+    for n in 0..2_000 {
+        let request = Request::new(Criticality::Critical, Cost::from_millis(1));
+        let request = request.attempt(if n % 2 == 0 { 1 } else { 2 });
+        let decision = lane.admit(&request, now, &mut SeededRng::new(n));
+        assert!(!decision.is_admitted());
+    }
+    controller.tick(gate, Reading::IDLE, now + Duration::from_millis(10));
+    // The tick has opened it.
+    gate.set_levels(Levels::CLOSED);
+}
+
+/// Uses the CPU: about a millisecond for `millis` of 1, on the machine that this was written on.
+/// Compare such times with each other only.
+pub(crate) fn burn(millis: u64) -> u64 {
+    let mut state = millis | 1;
+    for _ in 0..millis * 300_000 {
+        state = std::hint::black_box(state.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23));
+    }
+    state
+}
+
+impl Client {
+    /// Sends a request and gives up the connection.
+    pub(crate) async fn try_send(
+        self,
+        request: http::request::Builder,
+    ) -> Result<http::Response<hyper::body::Incoming>, hyper::Error> {
+        let request = request.body(Full::new(Bytes::new())).unwrap();
+        match self {
+            Self::Http1(mut sender) => sender.send_request(request).await,
+            Self::H2c(mut sender) => sender.send_request(request).await,
+        }
     }
 }

@@ -1,0 +1,89 @@
+//! A service that burns the CPU and is offered far more than it can do.
+//!
+//! The server has one thread, and so one CPU. Some forty callers want as much `SHEDDABLE` work as
+//! they can get, and two want `CRITICAL_PLUS`, one after the other. What is asserted is who was
+//! served, never how fast.
+
+use crate::support::{Client, Version, burn};
+use axum::Router;
+use axum::routing::get;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tidegate::{Criticality, Task};
+use tidegate_core::decision::Reason;
+use tidegate_wire::customer::Identities;
+
+const CALLERS: usize = 40;
+const IMPORTANT: u64 = 150;
+
+/// A server on a thread of its own.
+fn start() -> (Task, SocketAddr) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let task = Task::builder("busy")
+                .cpus(1.0)
+                .identities(Identities::default().unidentified(Criticality::CriticalPlus))
+                .start()
+                .unwrap();
+            let work = get(|| async { burn(3).to_string() });
+            let router = Router::new().route("/", work).layer(task.layer());
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            sender.send((task, listener.local_addr().unwrap())).unwrap();
+            axum::serve(listener, router).await.unwrap();
+        });
+    });
+    receiver.recv().unwrap()
+}
+
+#[tokio::test]
+async fn what_matters_most_is_served_while_the_rest_is_refused() {
+    let (task, address) = start();
+    let stop = Arc::new(AtomicBool::new(false));
+    let refused = Arc::new(AtomicU64::new(0));
+    let mut callers = Vec::new();
+    for _ in 0..CALLERS {
+        let (stop, refused) = (Arc::clone(&stop), Arc::clone(&refused));
+        callers.push(tokio::spawn(async move {
+            let mut client = Client::connect(address, Version::Http1).await;
+            while !stop.load(Ordering::Relaxed) {
+                let answer = client.get("/", &[("x-criticality", "SHEDDABLE")]).await;
+                if answer.status() == 503 {
+                    assert_eq!(answer.headers()["x-tidegate-reason"], "overloaded");
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }));
+    }
+    // The surge is on: something is being refused.
+    while refused.load(Ordering::Relaxed) < 100 {
+        tokio::task::yield_now().await;
+    }
+    let before = task.gate().counts();
+    let mut important = Vec::new();
+    for _ in 0..2 {
+        important.push(tokio::spawn(async move {
+            let mut client = Client::connect(address, Version::Http1).await;
+            for _ in 0..IMPORTANT {
+                let answer = client.get("/", &[("x-criticality", "CRITICAL_PLUS")]).await;
+                assert_eq!(answer.status(), 200);
+            }
+        }));
+    }
+    for call in important {
+        call.await.unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let counts = task.gate().counts();
+    assert_eq!(counts.admitted(Criticality::CriticalPlus), 2 * IMPORTANT);
+    assert_eq!(counts.rejected(Reason::Overloaded, Criticality::CriticalPlus), 0);
+    let since =
+        |count: fn(&tidegate_core::admission::Counts) -> u64| count(&counts) - count(&before);
+    let shed = since(|counts| counts.rejected(Reason::Overloaded, Criticality::Sheddable));
+    assert!(shed > 0, "nothing was refused");
+}
