@@ -145,7 +145,7 @@ async fn handlers_are_asked_for_degraded_answers_before_anything_is_shed() {
     let (gate, clock) = (task.gate(), task.clock());
     let (shed, attempts) = (ShedConfig::default(), AttemptsConfig::default());
     let mut controller = Controller::new(shed, attempts, gate, clock.now());
-    for (utilization, answer) in [(0.5, "long"), (0.72, "short"), (0.5, "long")] {
+    for (utilization, answer) in [(0.5, "long"), (0.72, "short")] {
         let utilization = Utilization::new(utilization).unwrap();
         // CRITICAL is asked from 0.70 on, and shed from 0.95 on.
         let reading = Reading { utilization, instant: utilization, ..Reading::IDLE };

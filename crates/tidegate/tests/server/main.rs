@@ -1,5 +1,6 @@
 //! The server's side over real sockets: axum, tonic and plain hyper.
 #![cfg(not(feature = "loom"))]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod attribution;
 mod axum_http;
