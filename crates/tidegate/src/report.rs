@@ -199,7 +199,7 @@ mod tests {
     fn read(reports: &Reports, format: Format, cost: Cost) -> OrcaLoadReport {
         let mut headers = HeaderMap::new();
         reports.write(&mut headers, Wanted { format, cost: true }, cost);
-        orca::read(&headers).unwrap().unwrap()
+        orca::read(&headers).expect("as it was written").expect("a report")
     }
 
     proptest! {

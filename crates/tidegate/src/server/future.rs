@@ -100,7 +100,8 @@ pin_project_lite::pin_project! {
         S: Service<Request<B>>,
     {
         Waiting { service: S, request: Option<Request<B>> },
-        Running { #[pin] future: S::Future },
+        // Whether it is to go to the end of the queue first.
+        Running { #[pin] future: S::Future, yields: bool },
     }
 }
 
@@ -113,12 +114,19 @@ where
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
         loop {
             match self.as_mut().project() {
-                CallProjection::Running { future } => return future.poll(waking),
+                CallProjection::Running { future, yields } => {
+                    if core::mem::take(yields) {
+                        waking.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    return future.poll(waking);
+                }
                 CallProjection::Waiting { service, request } => {
                     ready!(service.poll_ready(waking))?;
                     let Some(request) = request.take() else { polled_again() };
                     let future = service.call(request);
-                    self.set(Self::Running { future });
+                    // It has waited already.
+                    self.set(Self::Running { future, yields: false });
                 }
             }
         }

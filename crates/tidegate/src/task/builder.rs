@@ -12,7 +12,7 @@ use crate::signals::linux::{self, CpuTime, MemoryUse, Reader};
 use crate::signals::{Sampler, Signal, StartError};
 use arc_swap::ArcSwap;
 use core::num::NonZeroU64;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, OnceLock};
 use tidegate_core::admission::AdmissionGate;
@@ -380,6 +380,7 @@ impl Builder {
             stranger,
             customers: ArcSwap::from_pointee(roll),
             enrolling: Mutex::new(()),
+            busy: AtomicBool::new(false),
             sampler: OnceLock::new(),
             clock: self.clock,
         };

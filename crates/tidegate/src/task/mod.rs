@@ -41,6 +41,7 @@ use crate::server::{self, PeerIdentity};
 use crate::signals::{Handle, Health};
 use arc_swap::ArcSwap;
 use builder::Policy;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tidegate_core::CustomerId;
 use tidegate_core::admission::AdmissionGate;
@@ -79,6 +80,8 @@ pub(crate) struct Inner {
     customers: ArcSwap<Roll>,
     /// Held by whoever changes the customers.
     enrolling: Mutex<()>,
+    /// Whether no CPU idled between the last two looks.
+    busy: AtomicBool,
     sampler: OnceLock<Handle>,
 }
 
@@ -212,6 +215,12 @@ impl Inner {
         let id = roll.enrol(name)?;
         self.customers.store(Arc::new(roll));
         Some(id)
+    }
+
+    /// Whether no CPU idles, as far as anybody knows.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
     }
 
     pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {

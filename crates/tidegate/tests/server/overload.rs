@@ -23,8 +23,8 @@ const IMPORTANT: u64 = 30;
 /// Ten times what a request takes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A server on a thread of its own.
-fn start() -> (Task, SocketAddr) {
+/// A server on a thread of its own. Its connections are counted, or axum has them.
+fn start(counted: bool) -> (Task, SocketAddr) {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -40,9 +40,10 @@ fn start() -> (Task, SocketAddr) {
             let router = Router::new().route("/", work).layer(task.layer());
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             sender.send((task.clone(), listener.local_addr().unwrap())).unwrap();
+            if !counted {
+                return axum::serve(listener, router).await.unwrap();
+            }
             loop {
-                // A handler that never waits is done within one poll of its connection: those who
-                // wait are the connections, and they have to be counted.
                 let (stream, _) = listener.accept().await.unwrap();
                 let service = TowerToHyperService::new(router.clone());
                 let connection = hyper::server::conn::http1::Builder::new()
@@ -55,8 +56,17 @@ fn start() -> (Task, SocketAddr) {
 }
 
 #[tokio::test]
-async fn what_matters_most_is_served_while_the_rest_is_refused() {
-    let (task, address) = start();
+async fn what_matters_most_is_served_where_connections_are_counted() {
+    what_matters_most_is_served_while_the_rest_is_refused(true).await;
+}
+
+#[tokio::test]
+async fn what_matters_most_is_served_by_axum() {
+    what_matters_most_is_served_while_the_rest_is_refused(false).await;
+}
+
+async fn what_matters_most_is_served_while_the_rest_is_refused(counted: bool) {
+    let (task, address) = start(counted);
     let stop = Arc::new(AtomicBool::new(false));
     let refused = Arc::new(AtomicU64::new(0));
     let mut callers = Vec::new();

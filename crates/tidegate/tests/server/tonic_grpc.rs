@@ -96,8 +96,9 @@ async fn calls_are_served_with_their_criticality_and_a_report() {
 
 #[tokio::test]
 async fn each_reason_has_its_status() {
+    type Case<'a> = (&'a str, &'a dyn Fn(&Task), Code, Option<&'a str>, &'a str);
     let shut = |task: &Task| task.gate().set_levels(Levels::CLOSED);
-    let cases: [(&str, &dyn Fn(&Task), Code, Option<&str>, &str); 4] = [
+    let cases: [Case<'_>; 4] = [
         ("elsewhere", &shut, Code::Unavailable, None, "overloaded"),
         ("don't", &say_dont_retry, Code::ResourceExhausted, Some("-1"), "overloaded"),
         (
