@@ -85,6 +85,7 @@ impl Context {
         self.overloaded_below.load(Ordering::Relaxed)
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn spawns(&self) {
         self.spawned.store(true, Ordering::Relaxed);
     }
@@ -104,6 +105,7 @@ impl Context {
     }
 
     /// A child has ended: what it and others have used since the request was done, if it is.
+    #[cfg(feature = "tokio")]
     pub(crate) fn settle_late(&self, account: &Account) -> Option<Duration> {
         fence(Ordering::SeqCst);
         if !self.done.load(Ordering::Relaxed) {
@@ -151,6 +153,7 @@ pub(crate) fn saying<R>(said: Option<Criticality>, work: impl FnOnce() -> R) -> 
 }
 
 /// What was said around here, for children to inherit.
+#[cfg(feature = "tokio")]
 pub(crate) fn said() -> Option<Criticality> {
     SAID.get()
 }
@@ -259,3 +262,6 @@ pub fn overloaded_below() {
 pub fn is_overloaded_below() -> bool {
     with(|_, context| context.is_overloaded_below()).unwrap_or(false)
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

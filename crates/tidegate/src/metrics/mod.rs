@@ -65,6 +65,7 @@ pub(crate) fn count_cost(counts: &mut Writer, cost: Cost) {
     counts.add(cell::COST_SUM, cost.as_nanos());
 }
 
+#[cfg(feature = "tokio")]
 pub(crate) fn count_late(counts: &mut Writer, cost: Cost) {
     counts.add(cell::LATE, cost.as_nanos());
 }

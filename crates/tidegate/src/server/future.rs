@@ -240,6 +240,7 @@ impl Limit {
     }
 
     #[cfg(not(feature = "tokio"))]
+    #[expect(clippy::unused_self, reason = "the same signature with and without a timer")]
     const fn has_passed(&mut self, _: &mut Waking<'_>) -> bool {
         false
     }

@@ -10,9 +10,9 @@
 //! `Server::layer`, a service under plain hyper.
 //!
 //! **Who says what.** What a request claims about itself is read from its headers
-//! ([`tidegate_wire::incoming`]). The customer is that of the connection ([`PeerIdentity`]), or
-//! whom the request names if the peer may speak for others. The criticality is the claim, held against
-//! what the peer may claim; without a claim it is the route's default.
+//! ([`tidegate_wire::incoming`]). The customer is that of the connection ([`PeerIdentity`]), or the
+//! one whom the request names, if the peer may speak for others. The criticality is the claim, held
+//! against what the peer may claim; without a claim it is the route's default.
 //!
 //! **Refused.** A 503, 429 or 504, or a gRPC answer of headers only, made of constants. It does not
 //! wait for the inner service to be ready.
@@ -20,11 +20,12 @@
 //! **Admitted.** Each poll of the handler and of the response's body is charged to the request, and
 //! so is what it spawns by [`tidegate::spawn`](crate::spawn()). The request is done when the body
 //! has ended or was dropped: then the permit goes back with what was measured, once, however it
-//! ended. Bodies that stream for hours are requests in flight for hours.
+//! ended. Bodies that stream for hours are requests in flight for hours; a connection that was
+//! upgraded is no request any more.
 //!
 //! **Deadlines** are checked at the gate. A handler that is running when its deadline passes goes
-//! on, unless [`Builder::cancel_at_deadline`](crate::task::Builder::cancel_at_deadline) says
-//! otherwise.
+//! on, unless `Builder::cancel_at_deadline` says otherwise; a body that has begun goes on in any
+//! case.
 //!
 //! **Who waits is seen.** A handler that never waits is done within one poll of its connection. So
 //! in HTTP/1.1 the next request is read when the one before it is done, and however many wait, they

@@ -101,6 +101,7 @@ pub(crate) struct Policy {
     pub(crate) criticality: Criticality,
     pub(crate) explain: Explain,
     pub(crate) reports: LoadReports,
+    #[cfg(feature = "tokio")]
     pub(crate) cancel_at_deadline: bool,
 }
 
@@ -161,6 +162,7 @@ impl Builder {
                 criticality: Criticality::Critical,
                 explain: Explain::default(),
                 reports: LoadReports::default(),
+                #[cfg(feature = "tokio")]
                 cancel_at_deadline: false,
             },
         }

@@ -12,12 +12,15 @@ use super::Inner;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
+#[cfg(feature = "tokio")]
+use tidegate_core::Criticality;
 use tidegate_core::admission::{self, Decision, Permit, Request};
 use tidegate_core::cost::{CostLane, MethodId};
 use tidegate_core::counters::Writer;
+#[cfg(feature = "tokio")]
 use tidegate_core::quota::QuotaLane;
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
+use tidegate_core::{Cost, CustomerId, Timestamp};
 use tidegate_wire::reject::DecisionId;
 
 /// One thread's access to a task.
@@ -28,6 +31,7 @@ pub(crate) struct Lane {
     counts: Writer,
     rng: SeededRng,
     /// For work that goes on after its request is done; most threads never need it.
+    #[cfg(feature = "tokio")]
     late: Option<QuotaLane>,
 }
 
@@ -39,6 +43,7 @@ impl Lane {
             counts: task.counting.writer(),
             // Draws have to differ between threads and tasks, or all would shed in step.
             rng: SeededRng::new(RandomState::new().build_hasher().finish()),
+            #[cfg(feature = "tokio")]
             late: None,
         }
     }
@@ -68,6 +73,7 @@ impl Lane {
     }
 
     /// Work for a request that was done before.
+    #[cfg(feature = "tokio")]
     #[cold]
     pub(crate) fn charge_late(
         &mut self,

@@ -232,3 +232,6 @@ impl Inner {
         self.sampler.get().map_or((0, 0, 0), |s| (s.ticks(), s.late(), s.panics()))
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

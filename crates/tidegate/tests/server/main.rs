@@ -11,4 +11,5 @@ mod reasons;
 mod service;
 mod support;
 mod tonic_grpc;
+mod tracing_spans;
 mod trust;
