@@ -1,7 +1,7 @@
 use super::*;
 
 fn account() -> Account {
-    let task = Task::builder("test").build().unwrap();
+    let task = Task::builder("test").build().expect("defaults are right");
     Account::with_context(Context::new(task, Criticality::Sheddable, CustomerId::DEFAULT))
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use core::cell::RefCell;
 use core::time::Duration;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -55,8 +56,8 @@ async fn call(task: &Task, path: &str, status: &'static str) {
         answer.body(Full::<bytes::Bytes>::default())
     });
     let request = Request::builder().uri(path).header("content-type", "application/grpc");
-    let request = request.body(()).unwrap();
-    task.layer().layer(handler).oneshot(request).await.unwrap();
+    let request = request.body(()).expect("a request");
+    task.layer().layer(handler).oneshot(request).await.expect("an answer");
 }
 
 #[tokio::test]
@@ -124,7 +125,7 @@ fn a_lane_inside_a_lane_and_after_the_last_is_still_right() {
         }
     }
     thread_local! {
-        static LAST: core::cell::RefCell<Option<AtTheEnd>> = const { core::cell::RefCell::new(None) };
+        static LAST: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
     }
     let task = Task::builder("test").build().unwrap();
     let inside = task.clone();
