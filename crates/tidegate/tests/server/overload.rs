@@ -23,11 +23,26 @@ const IMPORTANT: u64 = 30;
 /// Ten times what a request takes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A server on a thread of its own. Its connections are counted, or axum has them.
-fn start(counted: bool) -> (Task, SocketAddr) {
+/// Whose the connections are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Served {
+    /// They are counted.
+    Counted,
+    /// axum has them.
+    ByAxum,
+    /// axum has them, on a runtime of several threads.
+    ByAxumOnWorkers,
+}
+
+/// A server on a thread of its own.
+fn start(served: Served) -> (Task, SocketAddr) {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut runtime = match served {
+            Served::ByAxumOnWorkers => tokio::runtime::Builder::new_multi_thread(),
+            _ => tokio::runtime::Builder::new_current_thread(),
+        };
+        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let task = Task::builder("busy")
                 .cpus(1.0)
@@ -40,7 +55,7 @@ fn start(counted: bool) -> (Task, SocketAddr) {
             let router = Router::new().route("/", work).layer(task.layer());
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             sender.send((task.clone(), listener.local_addr().unwrap())).unwrap();
-            if !counted {
+            if served != Served::Counted {
                 return axum::serve(listener, router).await.unwrap();
             }
             loop {
@@ -57,16 +72,21 @@ fn start(counted: bool) -> (Task, SocketAddr) {
 
 #[tokio::test]
 async fn what_matters_most_is_served_where_connections_are_counted() {
-    what_matters_most_is_served_while_the_rest_is_refused(true).await;
+    what_matters_most_is_served_while_the_rest_is_refused(Served::Counted).await;
 }
 
 #[tokio::test]
 async fn what_matters_most_is_served_by_axum() {
-    what_matters_most_is_served_while_the_rest_is_refused(false).await;
+    what_matters_most_is_served_while_the_rest_is_refused(Served::ByAxum).await;
 }
 
-async fn what_matters_most_is_served_while_the_rest_is_refused(counted: bool) {
-    let (task, address) = start(counted);
+#[tokio::test]
+async fn what_matters_most_is_served_by_axum_on_workers() {
+    what_matters_most_is_served_while_the_rest_is_refused(Served::ByAxumOnWorkers).await;
+}
+
+async fn what_matters_most_is_served_while_the_rest_is_refused(served: Served) {
+    let (task, address) = start(served);
     let stop = Arc::new(AtomicBool::new(false));
     let refused = Arc::new(AtomicU64::new(0));
     let mut callers = Vec::new();
