@@ -81,6 +81,11 @@ impl Context {
         }
     }
 
+    fn calls_as(&self) -> Criticality {
+        let index = self.calls_as.load(Ordering::Relaxed);
+        Criticality::from_index(index.into()).unwrap_or(self.admitted_as)
+    }
+
     pub(crate) fn is_overloaded_below(&self) -> bool {
         self.overloaded_below.load(Ordering::Relaxed)
     }
@@ -166,12 +171,7 @@ pub fn is_request() -> bool {
 /// What calls that are made here and now count as: what the request was admitted as, unless it was
 /// said otherwise. Outside of a request, and without a word, `CRITICAL`.
 pub fn criticality() -> Criticality {
-    let inherited = || {
-        with(|_, context| {
-            let index = context.calls_as.load(Ordering::Relaxed);
-            Criticality::from_index(index.into()).unwrap_or(context.admitted_as)
-        })
-    };
+    let inherited = || with(|_, context| context.calls_as());
     SAID.get().or_else(inherited).unwrap_or(Criticality::Critical)
 }
 
@@ -261,6 +261,50 @@ pub fn overloaded_below() {
 /// Whether a dependency has refused for overload, so that an answer without it is all there is.
 pub fn is_overloaded_below() -> bool {
     with(|_, context| context.is_overloaded_below()).unwrap_or(false)
+}
+
+/// The request on whose behalf something is done, for whoever has to ask later, or from elsewhere:
+/// a client whose calls run in tasks of their own.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    account: Option<Account>,
+    said: Option<Criticality>,
+}
+
+impl Caller {
+    /// Whoever is worked for here and now; nobody, outside of a request.
+    pub fn current() -> Self {
+        let account = with(|account, _| account.clone());
+        Self { account, said: SAID.get() }
+    }
+
+    fn context(&self) -> Option<&Context> {
+        self.account.as_ref()?.context()
+    }
+
+    /// What its calls count as, if it has said so or is a request.
+    pub fn criticality(&self) -> Option<Criticality> {
+        self.said.or_else(|| self.context().map(Context::calls_as))
+    }
+
+    /// How much longer the request's caller waits, if it has said so.
+    pub fn remaining(&self) -> Option<Duration> {
+        let context = self.context()?;
+        Some(context.deadline?.since(context.task.inner.clock.now()))
+    }
+
+    /// Whom it is charged to, if that one has limits of their own.
+    pub fn customer_name(&self) -> Option<Arc<str>> {
+        let context = self.context()?;
+        context.task.inner.customer_name(context.customer)
+    }
+
+    /// A call below was refused for overload, here or there, and is not tried again.
+    pub fn gave_up(&self) {
+        if let Some(context) = self.context() {
+            context.overloaded_below.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 #[cfg(all(test, not(feature = "loom")))]

@@ -41,6 +41,40 @@ fn what_is_said_nests_and_ends_with_its_future_also_by_a_panic() {
     });
 }
 
+#[test]
+fn a_caller_can_be_asked_from_elsewhere() {
+    let account = account();
+    let ask = || (Caller::current(), saying(Some(Criticality::CriticalPlus), Caller::current));
+    let (caller, louder) = account.run(ask);
+    std::thread::spawn(move || {
+        assert_eq!(caller.criticality(), Some(Criticality::Sheddable));
+        assert_eq!(louder.criticality(), Some(Criticality::CriticalPlus));
+        assert_eq!((caller.remaining(), caller.customer_name()), (None, None));
+        caller.gave_up();
+    })
+    .join()
+    .unwrap();
+    account.run(|| assert!(is_overloaded_below()));
+    let nobody = Caller::current();
+    nobody.gave_up();
+    assert_eq!((nobody.criticality(), nobody.remaining()), (None, None));
+}
+
+#[test]
+fn the_remaining_time_runs_by_the_clock_of_the_task() {
+    let (clock, hand) = crate::clock::Clock::manual();
+    let task = Task::builder("test").clock(clock).build().unwrap();
+    let mut context = Context::new(task, Criticality::Critical, CustomerId::DEFAULT);
+    context.deadline = Some(Timestamp::from_millis(100));
+    Account::with_context(context).run(|| {
+        for (at, left) in [(0, 100), (40, 60), (100, 0), (1_000, 0)] {
+            hand.set(Timestamp::from_millis(at));
+            assert_eq!(remaining(), Some(Duration::from_millis(left)));
+            assert_eq!(Caller::current().remaining(), remaining());
+        }
+    });
+}
+
 /// Whatever children do when, each nanosecond is settled once: in the request's own settlement or
 /// in one that is late.
 #[test]
