@@ -149,3 +149,88 @@ impl Slow {
         }
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Hand};
+    use crate::metrics::cell;
+    use crate::task::Task;
+    use tidegate_core::admission::{Decision, Request, Seen};
+    use tidegate_core::cost::MethodId;
+    use tidegate_core::signal::Reading;
+    use tidegate_core::{Cost, Criticality, CustomerId, Utilization};
+
+    const TICK: Duration = Duration::from_millis(10);
+
+    struct Rig {
+        task: Task,
+        hand: Hand,
+        ticker: Ticker,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (clock, hand) = Clock::manual();
+            let task = Task::builder("test").clock(clock).build().expect("defaults are right");
+            let (shed, attempts) = (ShedConfig::default(), AttemptsConfig::default());
+            let ticker = Ticker::new(&task.inner, shed, attempts);
+            Self { task, hand, ticker }
+        }
+
+        fn serve(&self, failed: bool) {
+            let (inner, now) = (&self.task.inner, self.task.clock().now());
+            inner.with_lane(|lane| {
+                let cost = lane.estimate(CustomerId::DEFAULT, MethodId::default());
+                let request = Request::new(Criticality::Critical, cost);
+                let Decision::Admit(permit) = lane.admit(&request, now) else { return };
+                lane.complete(permit, MethodId::default(), Cost::from_micros(100), now);
+                if failed {
+                    lane.count(cell::FAILED);
+                }
+            });
+        }
+
+        fn tick(&mut self, seen: Seen) {
+            self.hand.advance(TICK);
+            let now = self.task.clock().now();
+            let tick = Tick { seen, cpus: 2.0, delay: None, now };
+            self.ticker.tick(&self.task.inner, &tick);
+        }
+    }
+
+    #[test]
+    fn rates_are_per_second_and_utilization_is_that_of_the_signals() {
+        let mut rig = Rig::new();
+        let half = Utilization::new(0.5).expect("a utilization");
+        let reading = Reading { utilization: half, instant: half, ..Reading::IDLE };
+        for n in 0..300 {
+            // Two requests a tick are 200 a second; one in ten ticks has a failure, which are 10.
+            rig.serve(n % 10 == 0);
+            rig.serve(false);
+            rig.tick(Seen::new(reading));
+        }
+        let report = rig.task.load_report();
+        assert!((report.rps_fractional - 200.0).abs() < 2.0, "{report:?}");
+        assert!((report.eps - 10.0).abs() < 1.0, "{report:?}");
+        assert_eq!(report.application_utilization, 0.5);
+        let snapshot = rig.task.snapshot();
+        assert_eq!((snapshot.failed, snapshot.requests.completed()), (30, 600));
+        assert_eq!(snapshot.costs.sum, Cost::from_micros(60_000));
+        // 600 requests of 100 µs in three seconds: 0.02 CPUs, in the last second as in any other.
+        let (name, usage) = snapshot.customers.first().expect("everyone else");
+        assert_eq!(name, &None);
+        let used = usage.used[Criticality::Critical.index()].as_cpus();
+        assert!((used - 0.02).abs() < 0.001, "{used}");
+    }
+
+    #[test]
+    fn a_task_is_busy_while_no_cpu_idles() {
+        let mut rig = Rig::new();
+        let seen = Seen::new(Reading::IDLE);
+        for (least, busy) in [(None, false), (Some(0.5), false), (Some(1.0), true), (None, false)] {
+            rig.tick(least.map_or(seen, |least| seen.load_least(least)));
+            assert_eq!(rig.task.inner.is_busy(), busy, "{least:?}");
+        }
+    }
+}
