@@ -291,7 +291,8 @@ impl Builder {
     }
 
     /// Whether a handler is dropped when its deadline passes while it runs. If not said it goes on:
-    /// what was begun may have effects, and dropping it half-way is not always safe.
+    /// what was begun may have effects, and dropping it half-way is not always safe. Needs the
+    /// runtime's timer.
     #[cfg(feature = "tokio")]
     pub const fn cancel_at_deadline(mut self, cancel: bool) -> Self {
         self.policy.cancel_at_deadline = cancel;
