@@ -1,0 +1,229 @@
+//! What was counted, and where the task stands.
+//!
+//! [`Task::snapshot`](crate::Task::snapshot) gives all of it as plain numbers, for whoever has a
+//! metrics library of their own. With the feature `prometheus` there is a [`Collector`] besides,
+//! which asks for a snapshot when it is scraped.
+//!
+//! Counts are per thread and added up by whoever asks: a request adds to cells that only its thread
+//! writes. They only ever grow (and wrap), so work with differences.
+//!
+//! **Bounded.** Reasons, criticalities, faults and signals are few. Customers are those who have
+//! limits of their own, whom somebody has configured; all others are one.
+
+#[cfg(feature = "prometheus")]
+mod prometheus;
+
+#[cfg(feature = "prometheus")]
+pub use prometheus::Collector;
+
+use crate::signals::Health;
+use crate::task::Inner;
+use core::time::Duration;
+use std::sync::Arc;
+use tidegate_core::admission::Counts;
+use tidegate_core::admission::shed::Plan;
+use tidegate_core::counters::{Counters, Writer};
+use tidegate_core::quota::Usage;
+use tidegate_core::{Cost, CustomerId};
+use tidegate_wire::faults::{Fault, Faults};
+
+/// Buckets of the histogram of costs: up to 4 µs, and so on by doubling up to 8.6 s, then
+/// everything. Below are requests that do nothing, above are batches.
+const BUCKETS: usize = 23;
+/// The first bucket ends at two to the power of this, in nanoseconds.
+const FIRST: u32 = 12;
+
+/// Where threads count.
+pub(crate) mod cell {
+    use super::{BUCKETS, Fault};
+
+    /// By cost, from here on.
+    pub(super) const COSTS: usize = 0;
+    pub(super) const COST_SUM: usize = COSTS + BUCKETS;
+    pub(super) const LATE: usize = COST_SUM + 1;
+    /// Answers that failed.
+    pub(crate) const FAILED: usize = LATE + 1;
+    /// Answers that became "overloaded; don't retry".
+    pub(crate) const OVERLOADED_BELOW: usize = FAILED + 1;
+    /// Handlers that were dropped as their deadline had passed.
+    pub(crate) const CANCELLED: usize = OVERLOADED_BELOW + 1;
+    /// By fault, from here on.
+    pub(crate) const FAULTS: usize = CANCELLED + 1;
+    pub(super) const COUNT: usize = FAULTS + Fault::ALL.len();
+}
+
+/// The bucket of a cost: the first whose end it does not exceed.
+const fn bucket(cost: Cost) -> usize {
+    let log2 = u64::BITS - cost.as_nanos().saturating_sub(1).leading_zeros();
+    let bucket = log2.saturating_sub(FIRST) as usize;
+    if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
+}
+
+#[inline]
+pub(crate) fn count_cost(counts: &mut Writer, cost: Cost) {
+    counts.add(cell::COSTS + bucket(cost), 1);
+    counts.add(cell::COST_SUM, cost.as_nanos());
+}
+
+#[cfg(feature = "tokio")]
+pub(crate) fn count_late(counts: &mut Writer, cost: Cost) {
+    counts.add(cell::LATE, cost.as_nanos());
+}
+
+/// What threads count.
+#[derive(Debug)]
+pub(crate) struct Counting(Arc<Counters>);
+
+impl Counting {
+    pub(crate) fn new() -> Self {
+        Self(Counters::new(cell::COUNT))
+    }
+
+    pub(crate) fn writer(&self) -> Writer {
+        self.0.writer()
+    }
+
+    fn totals(&self) -> [u64; cell::COUNT] {
+        let mut totals = [0; cell::COUNT];
+        self.0.read(&mut totals);
+        totals
+    }
+
+    /// How many answers have failed.
+    pub(crate) fn failed(&self) -> u64 {
+        self.totals()[cell::FAILED]
+    }
+}
+
+/// Where the task stood at the last tick.
+#[derive(Debug, Default)]
+pub(crate) struct Observed {
+    pub(crate) plan: Option<Plan>,
+    pub(crate) cpus: f64,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) unattributed: Option<f64>,
+    pub(crate) customers: Vec<(CustomerId, Usage)>,
+}
+
+/// What requests have cost, by doubling.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct CostHistogram {
+    /// The end of each bucket, in seconds, and how many were in it; the last has no end.
+    pub buckets: Vec<(f64, u64)>,
+    /// What they have cost together.
+    pub sum: Cost,
+}
+
+/// All that was counted, and where the task stands.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// What the service is called.
+    pub service: String,
+    /// Requests admitted, refused, in flight, by criticality and by reason.
+    pub requests: Counts,
+    /// What requests have cost.
+    pub costs: CostHistogram,
+    /// What children of requests have cost after their request was done.
+    pub late: Cost,
+    /// Answers that failed: 5xx, and what gRPC has for it.
+    pub failed: u64,
+    /// Failed answers that became "overloaded; don't retry", as a dependency had said so.
+    pub overloaded_below: u64,
+    /// Handlers that were dropped as their deadline had passed.
+    pub cancelled: u64,
+    /// Headers that made no sense, by kind.
+    pub faults: Vec<(Fault, u64)>,
+    /// The last plan of the controller; nothing before the first tick.
+    pub plan: Option<Plan>,
+    /// The signals.
+    pub signals: Vec<Health>,
+    /// How many CPUs the task may use.
+    pub cpus: f64,
+    /// From wake to poll.
+    pub wake_delay: Option<Duration>,
+    /// The share of the process's CPU time in the last second that no request explains.
+    pub unattributed: Option<f64>,
+    /// What customers used and wanted in the last second. Nobody has the name of everyone else.
+    pub customers: Vec<(Option<Arc<str>>, Usage)>,
+    /// How often the signals were looked at.
+    pub ticks: u64,
+    /// How often that was late by a whole tick.
+    pub ticks_late: u64,
+    /// How often it panicked.
+    pub ticks_panicked: u64,
+}
+
+impl Snapshot {
+    pub(crate) fn of(task: &Inner, signals: Vec<Health>) -> Self {
+        let totals = task.counting.totals();
+        let observed = task.observed();
+        let buckets = (0..BUCKETS).map(|n| (bucket_end(n), totals[cell::COSTS + n])).collect();
+        let faults = Fault::ALL.map(|fault| (fault, totals[cell::FAULTS + fault.index()]));
+        let customers = observed.customers.iter();
+        let (ticks, ticks_late, ticks_panicked) = task.sampled();
+        Self {
+            service: task.service().to_owned(),
+            requests: task.gate.counts(),
+            costs: CostHistogram { buckets, sum: Cost::from_nanos(totals[cell::COST_SUM]) },
+            late: Cost::from_nanos(totals[cell::LATE]),
+            failed: totals[cell::FAILED],
+            overloaded_below: totals[cell::OVERLOADED_BELOW],
+            cancelled: totals[cell::CANCELLED],
+            faults: faults.into(),
+            plan: observed.plan,
+            signals,
+            cpus: observed.cpus,
+            wake_delay: observed.delay,
+            unattributed: observed.unattributed,
+            customers: customers.map(|&(id, usage)| (task.customer_name(id), usage)).collect(),
+            ticks,
+            ticks_late,
+            ticks_panicked,
+        }
+    }
+
+    /// How often `fault` was seen.
+    pub fn fault(&self, fault: Fault) -> u64 {
+        self.faults.iter().find(|(other, _)| *other == fault).map_or(0, |(_, count)| *count)
+    }
+}
+
+fn bucket_end(bucket: usize) -> f64 {
+    if bucket + 1 == BUCKETS {
+        f64::INFINITY
+    } else {
+        (1_u64 << (FIRST as usize + bucket)) as f64 / 1e9
+    }
+}
+
+/// The cells of what made no sense.
+pub(crate) fn fault_cells(faults: Faults) -> impl Iterator<Item = usize> {
+    faults.iter().map(|fault| cell::FAULTS + fault.index())
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_in_the_first_bucket_that_it_does_not_exceed() {
+        for (nanos, expected) in [
+            (0, 0),
+            (1, 0),
+            (4_096, 0),
+            (4_097, 1),
+            (8_192, 1),
+            (8_193, 2),
+            (1 << 33, 21),
+            ((1 << 33) + 1, 22),
+            (u64::MAX, 22),
+        ] {
+            assert_eq!(bucket(Cost::from_nanos(nanos)), expected, "{nanos}");
+        }
+        assert_eq!(bucket_end(0), 4.096e-6);
+        assert_eq!(bucket_end(21), 8.589_934_592);
+        assert_eq!(bucket_end(22), f64::INFINITY);
+    }
+}

@@ -1,0 +1,154 @@
+//! The body of an answer.
+
+use super::serving::Serving;
+use bytes::Bytes;
+use core::pin::Pin;
+use core::task::{Context as Waking, Poll};
+use http_body::{Frame, SizeHint};
+
+pin_project_lite::pin_project! {
+    /// The body of an answer: that of the inner service, charged to the request, or the short one
+    /// of a refusal.
+    #[derive(Debug)]
+    pub struct Body<RB> {
+        #[pin]
+        kind: Kind<RB>,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = KindProjection]
+    #[derive(Debug)]
+    enum Kind<RB> {
+        Ours { bytes: Option<Bytes> },
+        Within { #[pin] body: RB },
+        Theirs { #[pin] metered: Metered<RB> },
+    }
+}
+
+impl<RB> Body<RB> {
+    pub(super) fn ours(bytes: Bytes) -> Self {
+        Self { kind: Kind::Ours { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
+    }
+
+    /// A body with nothing in it, of a request that is done with it.
+    pub(super) fn ended(mut serving: Serving) -> Self {
+        serving.finish();
+        Self::ours(Bytes::new())
+    }
+
+    /// A body of a request that somebody else looks after.
+    pub(super) const fn within(body: RB) -> Self {
+        Self { kind: Kind::Within { body } }
+    }
+
+    pub(super) const fn theirs(body: RB, serving: Serving) -> Self {
+        Self { kind: Kind::Theirs { metered: Metered { body: Some(body), serving } } }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A body each poll of which is charged to its request, which is done when the body is.
+    #[derive(Debug)]
+    struct Metered<RB> {
+        #[pin]
+        body: Option<RB>,
+        serving: Serving,
+    }
+
+    impl<RB> PinnedDrop for Metered<RB> {
+        fn drop(this: Pin<&mut Self>) {
+            this.end();
+        }
+    }
+}
+
+impl<RB> Metered<RB> {
+    /// Drops the body at the cost of the request, and ends that.
+    fn end(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        if this.body.is_some() {
+            this.serving.run(|| this.body.set(None));
+        }
+        this.serving.finish();
+    }
+}
+
+impl<RB: http_body::Body<Data = Bytes>> Metered<RB> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        waking: &mut Waking<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RB::Error>>> {
+        let this = self.as_mut().project();
+        let Some(mut body) = this.body.as_pin_mut() else { return Poll::Ready(None) };
+        let serving = this.serving;
+        let Poll::Ready(frame) = serving.run(|| body.as_mut().poll_frame(waking)) else {
+            return Poll::Pending;
+        };
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                serving.failed();
+                self.end();
+                return Poll::Ready(Some(Err(error)));
+            }
+            None => {
+                self.end();
+                return Poll::Ready(None);
+            }
+        };
+        let frame = match frame.into_trailers() {
+            Ok(mut trailers) => {
+                serving.trailers(&mut trailers);
+                self.end();
+                Frame::trailers(trailers)
+            }
+            Err(frame) => {
+                if body.is_end_stream() {
+                    self.end();
+                }
+                frame
+            }
+        };
+        Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+impl<RB: http_body::Body<Data = Bytes>> http_body::Body for Body<RB> {
+    type Data = Bytes;
+    type Error = RB::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        waking: &mut Waking<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RB::Error>>> {
+        match self.project().kind.project() {
+            KindProjection::Ours { bytes } => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            KindProjection::Within { body } => body.poll_frame(waking),
+            KindProjection::Theirs { metered } => metered.poll_frame(waking),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Ours { bytes } => bytes.is_none(),
+            Kind::Within { body } => body.is_end_stream(),
+            Kind::Theirs { metered } => {
+                metered.body.as_ref().is_none_or(http_body::Body::is_end_stream)
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Ours { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Kind::Within { body } => body.size_hint(),
+            Kind::Theirs { metered } => {
+                let hint = metered.body.as_ref().map(http_body::Body::size_hint);
+                hint.unwrap_or_else(|| SizeHint::with_exact(0))
+            }
+        }
+    }
+}

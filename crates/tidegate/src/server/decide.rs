@@ -1,0 +1,123 @@
+//! From a request's headers to a decision.
+
+use super::PeerIdentity;
+use super::serving::Serving;
+use super::trace;
+use crate::context::Context;
+use crate::metrics::fault_cells;
+use crate::task::{Explain, Task};
+use bytes::Bytes;
+use http::{Request, Response};
+use tidegate_core::admission::{self, Decision};
+use tidegate_core::decision::Rejection;
+use tidegate_core::{Criticality, CustomerId};
+use tidegate_wire::incoming::Incoming;
+use tidegate_wire::protocol::Protocol;
+use tidegate_wire::reject::{DecisionId, Reject};
+
+/// What becomes of a request.
+pub(super) enum Verdict {
+    Serve(Serving),
+    Reject(Response<Bytes>),
+}
+
+/// Decides about `request`, which counts as `default` if it does not say and its method has no
+/// default of its own.
+pub(super) fn decide<B>(
+    task: &Task,
+    request: &Request<B>,
+    default: Option<Criticality>,
+) -> Verdict {
+    let (inner, headers) = (&task.inner, request.headers());
+    let now = inner.clock.now();
+    let protocol = Protocol::of(headers);
+    let mut incoming = Incoming::read(headers, protocol);
+    let known = request.extensions().get::<PeerIdentity>();
+    let peer = known.unwrap_or(&inner.stranger);
+    let mut customer = peer.customer();
+    if incoming.names_customer {
+        let (name, faults) = peer.peer().delegated(headers);
+        incoming.faults = incoming.faults.union(faults);
+        customer = name.map_or(customer, |name| inner.customer(name));
+    }
+    let name = method_name(request, protocol);
+    let method = inner.methods.find(name);
+    let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
+    let criticality = incoming.criticality_from(peer.peer(), default);
+    let deadline = incoming.deadline.map(|left| now + left);
+    let (decision, id) = inner.with_lane(|lane| {
+        for cell in fault_cells(incoming.faults) {
+            lane.count(cell);
+        }
+        let cost = lane.estimate(customer, method.id);
+        let mut about = admission::Request::new(criticality, cost)
+            .customer(customer)
+            .attempt(u8::try_from(incoming.attempt).unwrap_or(u8::MAX));
+        if let Some(deadline) = deadline {
+            about = about.deadline(deadline);
+        }
+        (lane.admit(&about, now), lane.decision())
+    });
+    match decision {
+        Decision::Reject(rejection) => {
+            trace::rejected(&rejection, id);
+            let why = Why { task, peer, customer };
+            Verdict::Reject(why.reject(&rejection, id, protocol, request.version()))
+        }
+        Decision::Admit(permit) => {
+            let mut context = Context::new(task.clone(), criticality, customer);
+            context.peer = known.cloned();
+            context.method = method.id;
+            context.deadline = deadline;
+            context.attempt = incoming.attempt;
+            context.degrade = permit.degrade();
+            let mut serving = Serving::new(permit, context, id, protocol);
+            serving.version = request.version();
+            serving.wanted = inner.policy.reports.wanted(protocol, headers);
+            serving.unknown = method.is_new.then(|| name.into());
+            Verdict::Serve(serving)
+        }
+    }
+}
+
+/// Who is told why.
+pub(super) struct Why<'a> {
+    pub(super) task: &'a Task,
+    pub(super) peer: &'a PeerIdentity,
+    pub(super) customer: CustomerId,
+}
+
+impl Why<'_> {
+    pub(super) fn reject(
+        &self,
+        rejection: &Rejection,
+        id: DecisionId,
+        protocol: Protocol,
+        version: http::Version,
+    ) -> Response<Bytes> {
+        let inner = &self.task.inner;
+        let reject = Reject::new(rejection, id);
+        let trusted = match inner.policy.explain {
+            Explain::Nobody => false,
+            Explain::Delegators => self.peer.peer().is_delegator(),
+            Explain::Everyone => true,
+        };
+        if !trusted {
+            return reject.respond(protocol, version);
+        }
+        let name = inner.customer_name(self.customer);
+        reject.trusted(name.as_deref()).respond(protocol, version)
+    }
+}
+
+/// What the cost model tells requests apart by.
+fn method_name<B>(request: &Request<B>, protocol: Protocol) -> &str {
+    if protocol == Protocol::Grpc {
+        return request.uri().path();
+    }
+    #[cfg(feature = "axum")]
+    if let Some(route) = request.extensions().get::<axum::extract::MatchedPath>() {
+        return route.as_str();
+    }
+    request.method().as_str()
+}

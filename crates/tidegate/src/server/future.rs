@@ -1,0 +1,247 @@
+//! The future of an answer.
+
+use super::body::Body;
+use super::serving::Serving;
+use crate::executor::Tracked;
+use bytes::Bytes;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context as Waking, Poll, ready};
+use http::{Request, Response};
+use tower_service::Service;
+
+pin_project_lite::pin_project! {
+    /// The answer of a [`Service`](super::Service), to be.
+    pub struct ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        state: State<S, B>,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = StateProjection]
+    enum State<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        Rejected { response: Option<Response<Bytes>> },
+        Within { #[pin] call: Call<S, B> },
+        Served { #[pin] handler: Handler<S, B> },
+    }
+}
+
+impl<S, B> core::fmt::Debug for ResponseFuture<S, B>
+where
+    S: Service<Request<B>>,
+{
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let state = match &self.state {
+            State::Rejected { .. } => "rejected",
+            State::Within { .. } => "within",
+            State::Served { .. } => "served",
+        };
+        f.debug_tuple("ResponseFuture").field(&state).finish()
+    }
+}
+
+impl<S, B> ResponseFuture<S, B>
+where
+    S: Service<Request<B>>,
+{
+    pub(super) const fn rejected(response: Response<Bytes>) -> Self {
+        Self { state: State::Rejected { response: Some(response) } }
+    }
+
+    /// Of a request inside a request.
+    pub(super) const fn within(call: Call<S, B>) -> Self {
+        Self { state: State::Within { call } }
+    }
+
+    pub(super) fn serving(serving: Serving, call: Call<S, B>) -> Self {
+        let handler = Handler::new(serving, call);
+        Self { state: State::Served { handler } }
+    }
+}
+
+impl<S, B, RB> Future for ResponseFuture<S, B>
+where
+    S: Service<Request<B>, Response = Response<RB>>,
+    RB: http_body::Body<Data = Bytes>,
+{
+    type Output = Result<Response<Body<RB>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProjection::Rejected { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(response.map(Body::ours))),
+                None => polled_again(),
+            },
+            StateProjection::Within { call } => {
+                call.poll(waking).map_ok(|response| response.map(Body::within))
+            }
+            StateProjection::Served { handler } => handler.poll(waking),
+        }
+    }
+}
+
+#[cold]
+fn polled_again() -> ! {
+    panic!("polled after it was ready")
+}
+
+pin_project_lite::pin_project! {
+    /// A call of the inner service, which may have to become ready first.
+    #[project = CallProjection]
+    pub(super) enum Call<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        Waiting { service: S, request: Option<Request<B>> },
+        // Whether it is to go to the end of the queue first.
+        Running { #[pin] future: S::Future, yields: bool },
+    }
+}
+
+impl<S, B> Future for Call<S, B>
+where
+    S: Service<Request<B>>,
+{
+    type Output = Result<S::Response, S::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
+        loop {
+            match self.as_mut().project() {
+                CallProjection::Running { future, yields } => {
+                    if core::mem::take(yields) {
+                        waking.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    return future.poll(waking);
+                }
+                CallProjection::Waiting { service, request } => {
+                    ready!(service.poll_ready(waking))?;
+                    let Some(request) = request.take() else { polled_again() };
+                    let future = service.call(request);
+                    // It has waited already.
+                    self.set(Self::Running { future, yields: false });
+                }
+            }
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The handler of a request that was admitted. Each poll is charged to the request, and counts
+    /// as one who wants the CPU.
+    struct Handler<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        call: Option<Tracked<Call<S, B>>>,
+        // Gone once the body of the answer has it.
+        serving: Option<Serving>,
+        limit: Limit,
+    }
+
+    impl<S, B> PinnedDrop for Handler<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        fn drop(this: Pin<&mut Self>) {
+            this.drop_call();
+        }
+    }
+}
+
+impl<S, B> Handler<S, B>
+where
+    S: Service<Request<B>>,
+{
+    fn new(serving: Serving, call: Call<S, B>) -> Self {
+        let limit = Limit::of(&serving);
+        let call = serving.track(call);
+        Self { call, serving: Some(serving), limit }
+    }
+
+    /// Drops what is left of the handler at the cost of the request.
+    fn drop_call(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        if let Some(serving) = this.serving.as_mut().filter(|_| this.call.is_some()) {
+            serving.run(|| this.call.set(None));
+        }
+    }
+}
+
+impl<S, B, RB> Future for Handler<S, B>
+where
+    S: Service<Request<B>, Response = Response<RB>>,
+    RB: http_body::Body<Data = Bytes>,
+{
+    type Output = Result<Response<Body<RB>>, S::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
+        let this = self.as_mut().project();
+        let (Some(call), Some(serving)) = (this.call.as_pin_mut(), this.serving.as_mut()) else {
+            polled_again()
+        };
+        let Poll::Ready(outcome) = serving.run(|| call.poll(waking)) else {
+            if !this.limit.has_passed(waking) {
+                return Poll::Pending;
+            }
+            self.as_mut().drop_call();
+            let serving = self.project().serving.take();
+            return match serving.as_ref().and_then(Serving::cancelled) {
+                Some(response) => Poll::Ready(Ok(response.map(Body::ours))),
+                None => polled_again(),
+            };
+        };
+        self.as_mut().drop_call();
+        let Some(serving) = self.project().serving.take() else { polled_again() };
+        Poll::Ready(match outcome {
+            Ok(response) => Ok(serving.answer(response)),
+            Err(error) => {
+                serving.failed();
+                Err(error)
+            }
+        })
+    }
+}
+
+/// The time at which a handler is dropped, if it is to be at all.
+#[derive(Debug)]
+struct Limit {
+    #[cfg(feature = "tokio")]
+    sleep: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl Limit {
+    #[cfg(feature = "tokio")]
+    fn of(serving: &Serving) -> Self {
+        let left = serving.with_context(|context| {
+            let task = &context.task.inner;
+            let deadline = context.deadline.filter(|_| task.policy.cancel_at_deadline)?;
+            Some(deadline.since(task.clock.now()))
+        });
+        Self { sleep: left.flatten().map(|left| Box::pin(tokio::time::sleep(left))) }
+    }
+
+    #[cfg(feature = "tokio")]
+    fn has_passed(&mut self, waking: &mut Waking<'_>) -> bool {
+        self.sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(waking).is_ready())
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    const fn of(_: &Serving) -> Self {
+        Self {}
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    #[expect(clippy::unused_self, reason = "the same signature with and without a timer")]
+    const fn has_passed(&mut self, _: &mut Waking<'_>) -> bool {
+        false
+    }
+}

@@ -1,0 +1,207 @@
+//! A request that was admitted, until it is done.
+//!
+//! [`Serving`] owns the permit. The future of the handler has it first, then the body of the
+//! response; whoever of them ends, fails, panics or is dropped ends it, and its drop gives the
+//! permit back. As it is owned by one at a time, that happens once.
+
+use super::below;
+use super::body::Body;
+use super::decide::Why;
+use super::trace::Trace;
+use crate::context::{Context, saying};
+use crate::executor::Tracked;
+use crate::metrics::cell;
+use crate::report::Wanted;
+use crate::task::Inner;
+use http::{HeaderMap, Response, StatusCode, Version};
+use std::sync::Arc;
+use std::time::SystemTime;
+use tidegate_core::Cost;
+use tidegate_core::admission::Permit;
+use tidegate_core::decision::{Advice, Reason, Rejection};
+use tidegate_meter::{Account, Scope};
+use tidegate_wire::answer;
+use tidegate_wire::grpc::Code;
+use tidegate_wire::headers::GRPC_STATUS;
+use tidegate_wire::protocol::Protocol;
+use tidegate_wire::reject::DecisionId;
+
+/// A request that was admitted and is not done.
+#[derive(Debug)]
+pub(super) struct Serving {
+    /// Gone once it was given back.
+    permit: Option<Permit>,
+    /// Charges the account that the context rides on.
+    scope: Scope,
+    id: DecisionId,
+    protocol: Protocol,
+    pub(super) version: Version,
+    /// The load report that its answer is to carry.
+    pub(super) wanted: Option<Wanted>,
+    /// The name of its method, if that has no entry yet.
+    pub(super) unknown: Option<Box<str>>,
+    trace: Trace,
+}
+
+impl Serving {
+    pub(super) fn new(
+        permit: Permit,
+        context: Context,
+        id: DecisionId,
+        protocol: Protocol,
+    ) -> Self {
+        Self {
+            trace: Trace::of(&permit, id),
+            permit: Some(permit),
+            scope: Account::with_context(context).scope(),
+            id,
+            protocol,
+            version: Version::HTTP_11,
+            wanted: None,
+            unknown: None,
+        }
+    }
+
+    /// Runs a piece of the request's work.
+    #[inline]
+    pub(super) fn run<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        let Self { scope, trace, .. } = self;
+        scope.run(|| saying(None, || trace.run(work)))
+    }
+
+    pub(super) fn with_context<R>(&self, ask: impl FnOnce(&Context) -> R) -> Option<R> {
+        self.scope.account().context::<Context>().map(ask)
+    }
+
+    pub(super) fn task(&self) -> Option<&Arc<Inner>> {
+        self.scope.account().context::<Context>().map(|context| &context.task.inner)
+    }
+
+    /// `future`, counted while it wants the CPU.
+    pub(super) fn track<F>(&self, future: F) -> Option<Tracked<F>> {
+        self.task().map(|task| task.executor.track_in_place(future))
+    }
+
+    fn count(&self, cell: usize) {
+        if let Some(task) = self.task() {
+            task.with_lane(|lane| lane.count(cell));
+        }
+    }
+
+    /// What it has cost so far.
+    fn cost(&self) -> Cost {
+        let so_far = self.scope.account().so_far();
+        self.task().map_or(Cost::from_nanos(0), |task| task.factor.cost_of(so_far))
+    }
+
+    /// The handler has answered: the request goes on until the body ends.
+    pub(super) fn answer<RB>(mut self, response: Response<RB>) -> Response<Body<RB>>
+    where
+        RB: http_body::Body<Data = bytes::Bytes>,
+    {
+        let (mut head, body) = response.into_parts();
+        let over = body.is_end_stream();
+        let last = over || answer::is_final(head.status, &head.headers, self.protocol);
+        if last {
+            let status = head.status;
+            if let Some(turned) = self.end(status, &mut head.headers) {
+                head.status = turned;
+            }
+        }
+        if let Some(name) = self.unknown.take_if(|_| last)
+            && is_known(head.status, &head.headers)
+            && let Some(task) = self.task()
+        {
+            task.methods.enter(&name);
+        }
+        if self.protocol == Protocol::Http || last {
+            self.report(&mut head.headers);
+        }
+        let body = if over { Body::ended(self) } else { Body::theirs(body, self) };
+        Response::from_parts(head, body)
+    }
+
+    /// The trailers have come.
+    pub(super) fn trailers(&mut self, trailers: &mut HeaderMap) {
+        if self.protocol == Protocol::Http {
+            return;
+        }
+        self.end(StatusCode::OK, trailers);
+        if let Some(name) = self.unknown.take()
+            && is_known(StatusCode::OK, trailers)
+            && let Some(task) = self.task()
+        {
+            task.methods.enter(&name);
+        }
+        self.report(trailers);
+    }
+
+    /// It is known how it ended. Returns the status to answer with if that is another.
+    fn end(&self, status: StatusCode, headers: &mut HeaderMap) -> Option<StatusCode> {
+        let below = self.with_context(Context::is_overloaded_below).unwrap_or(false);
+        if below && let Some(turned) = below::turn(status, headers, self.protocol) {
+            self.count(cell::OVERLOADED_BELOW);
+            return Some(turned);
+        }
+        // A gRPC answer without a status was cut off, unless it is not over yet.
+        let answer = answer::read(status, headers, None, self.protocol, SystemTime::now);
+        if answer.outcome.is_failure() == Some(true) {
+            self.count(cell::FAILED);
+        }
+        None
+    }
+
+    /// The handler has failed without an answer.
+    pub(super) fn failed(&self) {
+        self.count(cell::FAILED);
+    }
+
+    /// The deadline has passed: the answer in the handler's place.
+    pub(super) fn cancelled(&self) -> Option<Response<bytes::Bytes>> {
+        self.count(cell::CANCELLED);
+        self.with_context(|context| {
+            let rejection = Rejection {
+                reason: Reason::DeadlinePassed,
+                advice: Advice::DontRetry,
+                criticality: context.admitted_as,
+                cause: None,
+            };
+            let peer = context.peer.as_ref().unwrap_or(&context.task.inner.stranger);
+            let why = Why { task: &context.task, peer, customer: context.customer };
+            why.reject(&rejection, self.id, self.protocol, self.version)
+        })
+    }
+
+    fn report(&mut self, headers: &mut HeaderMap) {
+        let Some(wanted) = self.wanted.take() else { return };
+        let cost = self.cost();
+        if let Some(task) = self.task() {
+            task.reports.write(headers, wanted, cost);
+        }
+    }
+
+    /// It is done. What happens after that is nobody's.
+    pub(super) fn finish(&mut self) {
+        let Some(permit) = self.permit.take() else { return };
+        let account = self.scope.account();
+        let Some(context) = account.context::<Context>() else { return };
+        let task = &context.task.inner;
+        let cost = task.factor.cost_of(context.settle(account));
+        self.trace.done(cost);
+        let now = task.clock.now();
+        task.with_lane(|lane| lane.complete(permit, context.method, cost, now));
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Whether the service has this method at all.
+fn is_known(status: StatusCode, headers: &HeaderMap) -> bool {
+    let code = headers.get(&GRPC_STATUS).map(|value| Code::parse(value.as_bytes()));
+    code != Some(Code::Unimplemented)
+        && !matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
+}

@@ -1,0 +1,140 @@
+//! Each thread's own access to the gates of a task.
+//!
+//! Gates count and lease per thread, so each thread that serves requests has a [`Lane`]. They stand
+//! in a thread-local list: a process has one task and the list one entry, so finding it is one
+//! comparison. A lane is made at a thread's first request, under a lock, and never on the way of
+//! others. Those of tasks that are gone are dropped when the next one is made.
+//!
+//! Where there is no list any more (a thread that is ending drops a future) a lane is made for the
+//! one call and dropped after it; that takes locks, and is right all the same.
+
+use super::Inner;
+use std::cell::RefCell;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Weak};
+#[cfg(feature = "tokio")]
+use tidegate_core::Criticality;
+use tidegate_core::admission::{self, Decision, Permit, Request};
+use tidegate_core::cost::{CostLane, MethodId};
+use tidegate_core::counters::Writer;
+#[cfg(feature = "tokio")]
+use tidegate_core::quota::QuotaLane;
+use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_core::{Cost, CustomerId, Timestamp};
+use tidegate_wire::reject::DecisionId;
+
+/// One thread's access to a task.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    gate: admission::Lane,
+    costs: CostLane,
+    counts: Writer,
+    rng: SeededRng,
+    /// For work that goes on after its request is done; most threads never need it.
+    #[cfg(feature = "tokio")]
+    late: Option<QuotaLane>,
+}
+
+impl Lane {
+    fn new(task: &Inner) -> Self {
+        Self {
+            gate: task.gate.lane(),
+            costs: task.costs.lane(),
+            counts: task.counting.writer(),
+            // Draws have to differ between threads and tasks, or all would shed in step.
+            rng: SeededRng::new(RandomState::new().build_hasher().finish()),
+            #[cfg(feature = "tokio")]
+            late: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn estimate(&self, customer: CustomerId, method: MethodId) -> Cost {
+        self.costs.estimate(customer, method)
+    }
+
+    #[inline]
+    pub(crate) fn admit(&mut self, request: &Request, now: Timestamp) -> Decision {
+        self.gate.admit(request, now, &mut self.rng)
+    }
+
+    /// A request is done.
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        permit: Permit,
+        method: MethodId,
+        actual: Cost,
+        now: Timestamp,
+    ) {
+        self.costs.record(permit.customer(), method, actual);
+        crate::metrics::count_cost(&mut self.counts, actual);
+        self.gate.complete(permit, actual, now);
+    }
+
+    /// Work for a request that was done before.
+    #[cfg(feature = "tokio")]
+    #[cold]
+    pub(crate) fn charge_late(
+        &mut self,
+        customer: CustomerId,
+        criticality: Criticality,
+        cost: Cost,
+        now: Timestamp,
+    ) {
+        crate::metrics::count_late(&mut self.counts, cost);
+        let quota = self.gate.gate().quota();
+        let late = self.late.get_or_insert_with(|| quota.lane());
+        // What was charged is what it cost: there is nothing to settle.
+        let _charge = late.charge(customer, criticality, cost, now);
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, cell: usize) {
+        self.counts.add(cell, 1);
+    }
+
+    /// The number of a decision. By chance, so that threads need not agree on a next one.
+    #[inline]
+    pub(crate) fn decision(&mut self) -> DecisionId {
+        DecisionId(self.rng.next_u64())
+    }
+}
+
+struct Entry {
+    id: u64,
+    task: Weak<Inner>,
+    lane: Lane,
+}
+
+thread_local! {
+    static LANES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Inner {
+    /// Calls `work` with the calling thread's lane.
+    #[inline]
+    pub(crate) fn with_lane<R>(self: &Arc<Self>, work: impl FnOnce(&mut Lane) -> R) -> R {
+        if LANES.try_with(|_| ()).is_err() {
+            return work(&mut Lane::new(self));
+        }
+        LANES.with(|lanes| match lanes.try_borrow_mut() {
+            Ok(mut lanes) => {
+                if let Some(entry) = lanes.iter_mut().find(|entry| entry.id == self.id) {
+                    return work(&mut entry.lane);
+                }
+                work(self.join(&mut lanes))
+            }
+            Err(_) => work(&mut Lane::new(self)),
+        })
+    }
+
+    #[cold]
+    fn join<'a>(self: &Arc<Self>, lanes: &'a mut Vec<Entry>) -> &'a mut Lane {
+        lanes.retain(|entry| entry.task.strong_count() > 0);
+        let (task, lane) = (Arc::downgrade(self), Lane::new(self));
+        let last = lanes.len();
+        lanes.push(Entry { id: self.id, task, lane });
+        &mut lanes[last].lane
+    }
+}

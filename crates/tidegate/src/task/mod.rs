@@ -1,0 +1,237 @@
+//! One running process, and all that is decided in it.
+//!
+//! A service adds two lines: it starts a [`Task`], and puts [`Task::layer`] around what it serves.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let task = tidegate::Task::builder("shop").start()?;
+//! let app = axum::Router::new()
+//!     .route("/", axum::routing::get(|| async { "hello" }))
+//!     .layer(task.layer());
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! axum::serve(listener, app).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The task owns the gate that requests pass and the controller that sets it, the cost model, the
+//! customers, the executor that counts who wants the CPU, and a thread that looks at all this every
+//! ten milliseconds (`tick`). It is a handle: clones are the same task, and when the last one goes
+//! the thread ends.
+//!
+//! **One to a process.** CPU time is metered for the process as a whole. Two tasks in one process
+//! work, but each takes what requests of both use for its own, and so thinks itself capable of
+//! more than it is.
+
+mod builder;
+mod lanes;
+mod methods;
+mod tick;
+
+pub use builder::{BuildError, Builder, Explain, Machine};
+
+pub(crate) use methods::Methods;
+
+use crate::clock::Clock;
+use crate::executor::Executor;
+use crate::metrics::{Counting, Observed, Snapshot};
+use crate::report::Reports;
+use crate::server::{self, PeerIdentity};
+use crate::signals::{Handle, Health};
+use arc_swap::ArcSwap;
+use builder::Policy;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tidegate_core::CustomerId;
+use tidegate_core::admission::AdmissionGate;
+use tidegate_core::cost::CostTable;
+use tidegate_core::customer::Customers;
+use tidegate_core::fleet::Limits;
+use tidegate_core::machine::MachineFactor;
+use tidegate_wire::customer::Identities;
+use tidegate_wire::orca::OrcaLoadReport;
+
+/// One running process. Cheap to clone; clones are the same task.
+#[derive(Debug, Clone)]
+pub struct Task {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What all clones share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// Tells tasks of one process apart.
+    id: u64,
+    service: Box<str>,
+    pub(crate) clock: Clock,
+    pub(crate) executor: Executor,
+    pub(crate) gate: Arc<AdmissionGate>,
+    pub(crate) costs: Arc<CostTable>,
+    pub(crate) factor: MachineFactor,
+    pub(crate) methods: Methods,
+    pub(crate) policy: Policy,
+    pub(crate) counting: Counting,
+    pub(crate) reports: Reports,
+    pub(crate) observed: Mutex<Observed>,
+    identities: Identities,
+    /// Whoever has proved nothing.
+    pub(crate) stranger: PeerIdentity,
+    customers: ArcSwap<Roll>,
+    /// Held by whoever changes the customers.
+    enrolling: Mutex<()>,
+    /// Whether no CPU idled between the last two looks.
+    busy: AtomicBool,
+    sampler: OnceLock<Handle>,
+}
+
+/// The customers by name and by number.
+#[derive(Debug, Clone)]
+pub(crate) struct Roll {
+    ids: Customers,
+    names: Vec<Option<Arc<str>>>,
+}
+
+impl Roll {
+    fn new(customers_max: usize) -> Self {
+        Self { ids: Customers::new(customers_max), names: Vec::new() }
+    }
+
+    fn enrol(&mut self, name: &str) -> Option<CustomerId> {
+        let id = self.ids.register(name)?;
+        if self.names.len() <= id.index() {
+            self.names.resize(id.index() + 1, None);
+        }
+        self.names[id.index()].get_or_insert_with(|| name.into());
+        Some(id)
+    }
+}
+
+impl Task {
+    /// A task of the service `service`, to be set up and started.
+    pub fn builder(service: impl Into<String>) -> Builder {
+        Builder::new(service.into())
+    }
+
+    /// What the service is called.
+    pub fn service(&self) -> &str {
+        &self.inner.service
+    }
+
+    /// The layer to put around what is served.
+    pub fn layer(&self) -> server::Layer {
+        server::Layer::new(self.clone())
+    }
+
+    /// The gate that requests pass.
+    pub fn gate(&self) -> &Arc<AdmissionGate> {
+        &self.inner.gate
+    }
+
+    /// Counts the tasks that want the CPU; for connections, and for work of the service's own.
+    pub fn executor(&self) -> &Executor {
+        &self.inner.executor
+    }
+
+    /// The clock that deadlines are told by.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// What a CPU-second of this machine is on the reference machine.
+    pub fn machine_factor(&self) -> MachineFactor {
+        self.inner.factor
+    }
+
+    /// Takes no new requests from now on, or takes them again.
+    pub fn set_lame_duck(&self, lame_duck: bool) {
+        self.inner.gate.set_lame_duck(lame_duck);
+    }
+
+    /// Decides and counts, but refuses nobody; or refuses again.
+    pub fn set_dark(&self, dark: bool) {
+        self.inner.gate.set_dark(dark);
+    }
+
+    /// Whoever is at the other end of a connection that has shown this URI in its certificate, or
+    /// none. Ask once per connection, and put the answer into the extensions of its requests.
+    pub fn peer(&self, uri: Option<&str>) -> PeerIdentity {
+        let peer = self.inner.identities.peer(uri);
+        let customer = peer.name().map_or(CustomerId::DEFAULT, |name| self.customer(name));
+        PeerIdentity::new(peer, customer)
+    }
+
+    /// The number of the customer `name`, or that of everyone else.
+    pub fn customer(&self, name: &str) -> CustomerId {
+        self.inner.customer(name)
+    }
+
+    /// What the customer `name` may use from now on. One that is new gets a number, which is found
+    /// by connections that come later. Nothing if there is no more room for customers.
+    pub fn set_limits(&self, name: &str, limits: Limits) -> Option<CustomerId> {
+        let id = self.inner.enrol(name)?;
+        self.inner.gate.quota().set_limits(id, limits, self.inner.clock.now());
+        Some(id)
+    }
+
+    /// What everyone who is no customer of their own may use together.
+    pub fn set_default_limits(&self, limits: Limits) {
+        let now = self.inner.clock.now();
+        self.inner.gate.quota().set_limits(CustomerId::DEFAULT, limits, now);
+    }
+
+    /// What the task says about itself at this moment.
+    pub fn load_report(&self) -> OrcaLoadReport {
+        self.inner.reports.report()
+    }
+
+    /// How the signals are doing; nothing if the task was built and not started.
+    pub fn signals(&self) -> Vec<Health> {
+        self.inner.sampler.get().map(Handle::health).unwrap_or_default()
+    }
+
+    /// All that was counted, and where the task stands.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.inner, self.signals())
+    }
+}
+
+impl Inner {
+    pub(crate) fn service(&self) -> &str {
+        &self.service
+    }
+
+    pub(crate) fn customer(&self, name: &str) -> CustomerId {
+        self.customers.load().ids.lookup(name)
+    }
+
+    pub(crate) fn customer_name(&self, id: CustomerId) -> Option<Arc<str>> {
+        self.customers.load().names.get(id.index()).cloned().flatten()
+    }
+
+    fn enrol(&self, name: &str) -> Option<CustomerId> {
+        let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut roll = Roll::clone(&self.customers.load());
+        let id = roll.enrol(name)?;
+        self.customers.store(Arc::new(roll));
+        Some(id)
+    }
+
+    /// Whether no CPU idles, as far as anybody knows.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the sampler is doing: ticks, late ones, panics.
+    pub(crate) fn sampled(&self) -> (u64, u64, u64) {
+        self.sampler.get().map_or((0, 0, 0), |s| (s.ticks(), s.late(), s.panics()))
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

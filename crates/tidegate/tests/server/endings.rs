@@ -1,0 +1,201 @@
+//! However a request ends, its permit comes back, once.
+//!
+//! Each test lets requests end in one way, again and again, and waits until nothing is in flight.
+//! A permit that were lost would keep a test waiting; one that came back twice would show in the
+//! count of what was done.
+
+use crate::support::{Client, VERSIONS, Version, hello, idle, serve};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::routing::get;
+use http_body_util::BodyExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidegate::Task;
+use tokio::sync::Notify;
+
+const ROUNDS: u64 = 5;
+
+fn request(version: Version) -> http::request::Builder {
+    let uri = if version == Version::H2c { "http://localhost/" } else { "/" };
+    http::Request::get(uri).header("host", "localhost")
+}
+
+async fn all_back(task: &Task, expected: u64) {
+    while task.gate().counts().completed() < expected {
+        tokio::task::yield_now().await;
+    }
+    idle(task).await;
+    assert_eq!(task.gate().counts().completed(), expected);
+}
+
+#[tokio::test]
+async fn answers_with_and_without_a_body() {
+    for version in VERSIONS {
+        let task = Task::builder("test").build().unwrap();
+        let router = Router::new()
+            .route("/", get(|| async { "something" }))
+            .route("/nothing", get(|| async {}))
+            .layer(task.layer());
+        let mut client = Client::connect(serve(router).await, version).await;
+        for _ in 0..ROUNDS {
+            assert_eq!(client.get("/", &[]).await.body(), "something");
+            assert_eq!(client.get("/nothing", &[]).await.body(), "");
+        }
+        all_back(&task, 2 * ROUNDS).await;
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics() {
+    for version in VERSIONS {
+        let task = Task::builder("test").build().unwrap();
+        let panics = get(|| async {
+            tokio::task::yield_now().await;
+            std::panic::resume_unwind(Box::new("on purpose"));
+            #[expect(unreachable_code, reason = "gives the handler its type")]
+            ""
+        });
+        let address = serve(Router::new().route("/", panics).layer(task.layer())).await;
+        for _ in 0..ROUNDS {
+            let client = Client::connect(address, version).await;
+            assert!(client.try_send(request(version)).await.is_err());
+        }
+        all_back(&task, ROUNDS).await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_while_the_handler_waits() {
+    for version in VERSIONS {
+        let task = Task::builder("test").build().unwrap();
+        let reached = Arc::new(Notify::new());
+        let here = Arc::clone(&reached);
+        let waits = get(move || async move {
+            here.notify_one();
+            std::future::pending::<&str>().await
+        });
+        let address = serve(Router::new().route("/", waits).layer(task.layer())).await;
+        for _ in 0..ROUNDS {
+            let client = Client::connect(address, version).await;
+            let call = tokio::spawn(client.try_send(request(version)));
+            reached.notified().await;
+            // Drops the connection (HTTP/1.1), or resets the stream (h2).
+            call.abort();
+        }
+        all_back(&task, ROUNDS).await;
+    }
+}
+
+/// A body without end, and how much of it was asked for.
+fn endless(asked: &Arc<AtomicU64>) -> Body {
+    let asked = Arc::clone(asked);
+    Body::from_stream(futures_util::stream::repeat_with(move || {
+        asked.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, std::convert::Infallible>(Bytes::from_static(&[7; 1_024]))
+    }))
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_in_the_middle_of_the_body() {
+    for version in VERSIONS {
+        let task = Task::builder("test").build().unwrap();
+        let asked = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&asked);
+        let streams = get(move || async move { endless(&counted) });
+        let address = serve(Router::new().route("/", streams).layer(task.layer())).await;
+        for _ in 0..ROUNDS {
+            let mut client = Client::connect(address, version).await;
+            let mut answer = client.send(request(version)).await;
+            for _ in 0..3 {
+                assert!(answer.body_mut().frame().await.unwrap().is_ok());
+            }
+            assert_eq!(task.gate().counts().inflight(), 1, "a body is part of its request");
+        }
+        all_back(&task, ROUNDS).await;
+        assert!(asked.load(Ordering::Relaxed) >= 3 * ROUNDS);
+    }
+}
+
+#[tokio::test]
+async fn streams_that_are_reset_while_others_go_on() {
+    let task = Task::builder("test").build().unwrap();
+    let streams = get(|| async { endless(&Arc::default()) });
+    let router = Router::new().route("/", streams).route("/hello", get(|| async { "hello" }));
+    let address = serve(router.layer(task.layer())).await;
+    let mut client = Client::connect(address, Version::H2c).await;
+    let mut held = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut answer = client.send(request(Version::H2c)).await;
+        assert!(answer.body_mut().frame().await.unwrap().is_ok());
+        held.push(answer);
+    }
+    assert_eq!(task.gate().counts().inflight(), ROUNDS);
+    drop(held);
+    assert_eq!(client.get("/hello", &[]).await.body(), "hello");
+    all_back(&task, ROUNDS + 1).await;
+}
+
+#[tokio::test]
+async fn a_body_that_fails() {
+    let task = Task::builder("test").build().unwrap();
+    let fails = get(|| async {
+        let parts = [Ok(Bytes::from_static(b"so far")), Err("so good")];
+        Body::from_stream(futures_util::stream::iter(parts))
+    });
+    let address = serve(Router::new().route("/", fails).layer(task.layer())).await;
+    for _ in 0..ROUNDS {
+        let client = Client::connect(address, Version::Http1).await;
+        // The connection may break before the head of the answer was written.
+        if let Ok(answer) = client.try_send(request(Version::Http1)).await {
+            assert!(answer.into_body().collect().await.is_err());
+        }
+    }
+    all_back(&task, ROUNDS).await;
+    assert_eq!(task.snapshot().failed, ROUNDS);
+}
+
+#[tokio::test]
+async fn a_permit_comes_back_on_a_thread_that_never_served() {
+    let task = Task::builder("test").build().unwrap();
+    let router = hello(&task);
+    let call = tower::ServiceExt::oneshot(router, http::Request::new(Body::empty()));
+    let answer = call.await.unwrap();
+    assert_eq!(task.gate().counts().inflight(), 1, "its body was not read");
+    std::thread::spawn(move || drop(answer)).join().unwrap();
+    assert_eq!(task.gate().counts().inflight(), 0);
+    assert_eq!(task.gate().counts().completed(), 1);
+}
+
+/// The permit goes back when the answer is out; what the child uses after that is charged late.
+#[tokio::test]
+async fn a_child_that_outlives_its_request() {
+    let task = Task::builder("test").build().unwrap();
+    let go_on = Arc::new(Notify::new());
+    let waits = Arc::clone(&go_on);
+    let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
+    let leaves = get(move || async move {
+        let (waits, sender) = (Arc::clone(&waits), sender.clone());
+        tidegate::spawn(async move {
+            waits.notified().await;
+            let spent = tidegate::context::cost_so_far();
+            crate::support::burn(2);
+            sender.send(tidegate::context::cost_so_far() - spent).unwrap();
+        });
+        "bye"
+    });
+    let router = Router::new().route("/", leaves).layer(task.layer());
+    let mut client = Client::connect(serve(router).await, Version::Http1).await;
+    assert_eq!(client.get("/", &[]).await.body(), "bye");
+    all_back(&task, 1).await;
+    let worked = task.gate().counts().worked();
+    assert_eq!(task.snapshot().late.as_nanos(), 0);
+    go_on.notify_one();
+    let spent = ended.recv().await.unwrap();
+    while task.snapshot().late.as_nanos() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(task.snapshot().late >= spent);
+    assert_eq!(task.gate().counts().worked(), worked);
+    assert_eq!(task.gate().counts().completed(), 1);
+}

@@ -1,0 +1,100 @@
+//! Metrics as they are scraped.
+
+use crate::support::{Client, Version, hello, idle, serve};
+use prometheus_client::registry::Registry;
+use tidegate::Task;
+use tidegate::metrics::Collector;
+use tidegate_core::fleet::Limits;
+use tidegate_core::levels::Levels;
+
+fn scrape(registry: &Registry) -> String {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+    text
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "no `{line}` in\n{text}");
+}
+
+#[tokio::test]
+async fn what_was_decided_is_counted_by_its_names() {
+    let task = Task::builder("test").build().unwrap();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Collector::new(&task)));
+    let mut client = Client::connect(serve(hello(&task)).await, Version::Http1).await;
+    for _ in 0..3 {
+        client.get("/", &[("x-criticality", "SHEDDABLE"), ("x-envoy-attempt-count", "2")]).await;
+    }
+    client.get("/", &[("grpc-timeout", "0m")]).await;
+    task.gate().set_levels(Levels::CLOSED);
+    client.get("/", &[("x-criticality", "x")]).await;
+    task.set_dark(true);
+    client.get("/", &[]).await;
+    task.set_default_limits(Limits::ZERO);
+    task.set_dark(false);
+    client.get("/", &[]).await;
+    idle(&task).await;
+    let text = scrape(&registry);
+    let requests = |criticality, decision, reason, count: u64| {
+        has(
+            &text,
+            &format!(
+                "tidegate_requests_total{{criticality=\"{criticality}\",decision=\"{decision}\",\
+                 reason=\"{reason}\"}} {count}"
+            ),
+        );
+    };
+    requests("SHEDDABLE", "admit", "", 3);
+    requests("CRITICAL", "admit", "", 0);
+    requests("CRITICAL", "dark", "overloaded", 1);
+    requests("CRITICAL", "reject", "overloaded", 1);
+    requests("CRITICAL", "reject", "deadline_passed", 1);
+    requests("CRITICAL", "reject", "out_of_quota", 1);
+    has(&text, "tidegate_attempts_total{attempt=\"2\"} 3");
+    has(&text, "tidegate_attempts_total{attempt=\"1\"} 4");
+    has(&text, "tidegate_header_faults_total{fault=\"bad_criticality\"} 1");
+    has(&text, "tidegate_inflight_requests 0");
+    has(&text, "tidegate_request_cost_seconds_count 4");
+    has(&text, "tidegate_request_cost_seconds_bucket{le=\"+Inf\"} 4");
+    has(&text, "# UNIT tidegate_request_cost_seconds seconds");
+    drop((task, client));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_task_at_work_tells_where_it_stands() {
+    let task = Task::builder("test").customer("shop", Limits::UNLIMITED).start().unwrap();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Collector::new(&task)));
+    let mut client = Client::connect(serve(hello(&task)).await, Version::Http1).await;
+    // What is looked at every second is there after one.
+    while task.snapshot().unattributed.is_none() || task.snapshot().customers.is_empty() {
+        client.get("/", &[]).await;
+    }
+    let text = scrape(&registry);
+    for name in [
+        "tidegate_utilization_ratio{signal=\"executor_load\"} ",
+        "tidegate_utilization_ratio{signal=\"cpu\"} ",
+        "tidegate_admitted_ratio{criticality=\"SHEDDABLE\"} ",
+        "tidegate_unattributed_cpu_ratio ",
+        "tidegate_capacity_cpus ",
+        "tidegate_usable_cpus ",
+        "tidegate_customer_used_cpus{customer=\"other\",criticality=\"CRITICAL\"} ",
+        "tidegate_sampler_ticks_total ",
+    ] {
+        assert!(text.lines().any(|line| line.starts_with(name)), "no {name} in\n{text}");
+    }
+}
+
+#[test]
+fn a_registry_does_not_keep_a_task_at_work() {
+    let task = Task::builder("test").start().unwrap();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Collector::new(&task)));
+    let gate = std::sync::Arc::downgrade(task.gate());
+    drop(task);
+    while gate.upgrade().is_some() {
+        std::thread::yield_now();
+    }
+    assert!(!scrape(&registry).contains("tidegate"));
+}
