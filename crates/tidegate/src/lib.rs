@@ -2,5 +2,12 @@
 
 pub mod clock;
 pub mod executor;
+#[cfg(feature = "tokio")]
+pub mod life;
+#[cfg(feature = "hyper")]
+pub mod serve;
 pub mod signals;
 mod sync;
+
+#[cfg(feature = "hyper")]
+pub use serve::serve;

@@ -1,0 +1,141 @@
+//! The two things that hyper leaves to the transport.
+//!
+//! **The first bytes.** A server for HTTP/1 and HTTP/2 on one port has to see how a connection
+//! begins before it knows which it is. hyper's timer for headers starts only after that, so someone
+//! who connects and sends nothing, or the first byte of HTTP/2's greeting and then nothing, would
+//! stay for ever. Until the greeting is over or is none, reading here fails when time is up.
+//!
+//! **Lingering.** A server that closes a socket with bytes in it that nobody has read makes the
+//! kernel send a reset, and a reset makes the peer's kernel throw away the answer that it has not
+//! read yet. So when a body was given up, closing says first that no more will be written, and then
+//! goes on reading for a while.
+
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How an HTTP/2 connection begins.
+const GREETING: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A transport that neither waits for its first bytes for ever nor resets its last ones.
+pub(super) struct Transport<I> {
+    io: I,
+    /// How much of the greeting was there, and when the rest is due.
+    opening: Option<(usize, Pin<Box<Sleep>>)>,
+    /// Whether a body was given up.
+    given_up: Arc<AtomicBool>,
+    linger: Linger,
+}
+
+enum Linger {
+    For(Duration),
+    Until(Pin<Box<Sleep>>),
+}
+
+impl<I> Transport<I> {
+    pub(super) fn new(
+        io: I,
+        opening: Duration,
+        given_up: Arc<AtomicBool>,
+        linger: Duration,
+    ) -> Self {
+        let opening = Some((0, Box::pin(sleep(opening))));
+        Self { io, opening, given_up, linger: Linger::For(linger) }
+    }
+
+    /// Bytes have come, or the end of them.
+    fn opened_by(&mut self, bytes: &[u8]) {
+        if let Some((seen, _)) = &mut self.opening {
+            let expected = &GREETING[*seen..];
+            let length = bytes.len().min(expected.len());
+            *seen += length;
+            if bytes.is_empty() || bytes[..length] != expected[..length] || *seen == GREETING.len()
+            {
+                self.opening = None;
+            }
+        }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Transport<I> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        match Pin::new(&mut this.io).poll_read(context, buffer) {
+            Poll::Ready(Ok(())) => {
+                if this.opening.is_some() {
+                    this.opened_by(&buffer.filled()[before..]);
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => {
+                if let Some((_, sleep)) = &mut this.opening {
+                    ready!(sleep.as_mut().poll(context));
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                Poll::Pending
+            }
+            failed @ Poll::Ready(Err(_)) => failed,
+        }
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Linger::For(span) = this.linger {
+            ready!(Pin::new(&mut this.io).poll_shutdown(context))?;
+            if !this.given_up.load(Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            this.linger = Linger::Until(Box::pin(sleep(span)));
+        }
+        let Linger::Until(end) = &mut this.linger else { return Poll::Ready(Ok(())) };
+        // Reads that are always ready would keep the timer from being asked.
+        if end.deadline() <= Instant::now() {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            let mut scrap = [0; 8 * 1024];
+            let mut buffer = ReadBuf::new(&mut scrap);
+            match Pin::new(&mut this.io).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => return end.as_mut().poll(context).map(Ok),
+            }
+        }
+    }
+}
