@@ -2,6 +2,8 @@
 
 pub mod clock;
 pub mod executor;
+#[cfg(feature = "hyper")]
+pub mod health;
 #[cfg(feature = "tokio")]
 pub mod life;
 #[cfg(feature = "hyper")]

@@ -49,7 +49,7 @@ mod tests {
     fn idle_begins_when_the_last_request_ends() {
         let (clock, hand) = Clock::manual();
         let activity = Activity::new(clock.clone());
-        let mut at = |second: u64| {
+        let at = |second: u64| {
             hand.set(Timestamp::from_secs(second));
             activity.last_used(clock.now()).since(Timestamp::ZERO)
         };

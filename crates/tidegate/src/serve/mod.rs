@@ -169,8 +169,8 @@ impl<L, M> Serve<L, M> {
     }
 
     /// A lame duck asks its connections to end one after the other within this time, so that not
-    /// all clients reconnect elsewhere at once; all at once if not said. Longer than the drain delay
-    /// is as long as the drain delay.
+    /// all clients reconnect elsewhere at once; all at once if not said. Longer than the drain
+    /// delay is as long as the drain delay.
     pub const fn goodbye_spread(mut self, spread: Duration) -> Self {
         self.goodbye_spread = spread;
         self
