@@ -148,9 +148,7 @@ impl Health {
     /// requests, so that health is answered whatever the load.
     #[cfg(feature = "axum")]
     pub fn router<S: Clone + Send + Sync + 'static>(self) -> axum::Router<S> {
-        axum::Router::new()
-            .route_service(LIVEZ, self.clone())
-            .route_service(READYZ, self)
+        axum::Router::new().route_service(LIVEZ, self.clone()).route_service(READYZ, self)
     }
 
     /// `grpc.health.v1.Health`, for tonic's `Routes` and `Server`. Add it outside of layers that

@@ -6,9 +6,7 @@ use tidegate_wire::orca::{self, Format, OrcaLoadReport};
 
 /// A life that stays in its phase until it is hastened.
 fn life() -> Life {
-    let mut config = LifeConfig::default();
-    config.drain_delay = Duration::MAX;
-    config.drain_max = Duration::MAX;
+    let config = LifeConfig { drain_delay: Duration::MAX, drain_max: Duration::MAX };
     Life::new(config, Clock::manual().0)
 }
 

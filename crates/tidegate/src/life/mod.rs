@@ -285,7 +285,7 @@ impl Signal {
 
     async fn recv(&mut self) {
         if self.0.recv().await.is_none() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -312,7 +312,7 @@ impl Signal {
             Self::CtrlC(signal) => signal.recv().await,
         };
         if received.is_none() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -202,7 +202,7 @@ mod tests {
         let (least, most) = (ages.iter().min().unwrap(), ages.iter().max().unwrap());
         assert!(*least >= Duration::from_secs(3_240), "{least:?}");
         assert!(*most <= Duration::from_secs(3_960), "{most:?}");
-        assert!(*most - *least > Duration::from_secs(600), "{least:?} to {most:?}");
+        assert!(*most > *least + Duration::from_secs(600), "{least:?} to {most:?}");
         let none = Limits { age_jitter: Ratio::ZERO, ..limits };
         assert_eq!(jittered(hour, &none, &mut dice), hour);
     }

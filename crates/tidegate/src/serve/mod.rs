@@ -56,7 +56,7 @@ pub use tls::{ClientCertificates, InvalidTls, Tls};
 
 use crate::clock::Clock;
 use crate::executor::Executor;
-use crate::life::{Life, Phase};
+use crate::life::{Life, LifeConfig, Phase};
 use connection::Place;
 use core::fmt;
 use core::pin::{Pin, pin};
@@ -281,13 +281,12 @@ where
     B::Error: Into<BoxError>,
 {
     async fn run(self) -> Result<(), ServeError> {
-        let life = match self.life {
-            Some(life) => life,
-            None => {
-                let life = Life::new(crate::life::LifeConfig::default(), self.clock.clone());
-                life.stop_on_signals().map_err(ServeError::Signals)?;
-                life
-            }
+        let life = if let Some(life) = self.life {
+            life
+        } else {
+            let life = Life::new(LifeConfig::default(), self.clock.clone());
+            life.stop_on_signals().map_err(ServeError::Signals)?;
+            life
         };
         let runtime = tokio::runtime::Handle::current();
         let executor =

@@ -2,6 +2,7 @@
 
 use axum::Router;
 use core::time::Duration;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate::clock::Clock;
@@ -67,7 +68,12 @@ impl Server {
     }
 
     pub(crate) async fn connect(&self) -> Client {
-        Client { io: soon(TcpStream::connect(self.address)).await.unwrap(), read: Vec::new() }
+        self.try_connect().await.unwrap()
+    }
+
+    /// An error if it is refused before this end has noticed that it was connected.
+    pub(crate) async fn try_connect(&self) -> io::Result<Client> {
+        Ok(Client { io: soon(TcpStream::connect(self.address)).await?, read: Vec::new() })
     }
 
     /// What the server returns in the end.
