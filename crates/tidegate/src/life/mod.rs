@@ -52,7 +52,8 @@ pub use course::{Course, LifeConfig, Phase};
 
 use crate::clock::Clock;
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::Timestamp;
 use tidegate_core::admission::AdmissionGate;
@@ -72,6 +73,8 @@ struct Shared {
     phase: AtomicU8,
     changed: watch::Sender<Phase>,
     gate: Option<Arc<AdmissionGate>>,
+    /// How many have something in flight, or may yet have.
+    holds: AtomicUsize,
 }
 
 impl Default for Life {
@@ -101,6 +104,7 @@ impl Life {
             phase: AtomicU8::new(phase as u8),
             changed: watch::Sender::new(phase),
             gate,
+            holds: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -133,9 +137,12 @@ impl Life {
         self.turn(Course::hasten).0
     }
 
-    /// Nothing is in flight. Said by servers, once they drain.
-    pub fn idle(&self) -> Phase {
-        self.turn(|course, _| course.idle()).0
+    /// While this is held, something is in flight. A task that drains is gone when the last hold is
+    /// dropped, or at its limit. Servers have one for as long as they run; whoever has work to
+    /// finish besides requests takes another.
+    pub fn hold(&self) -> Hold {
+        self.shared.holds.fetch_add(1, Relaxed);
+        Hold { life: self.clone() }
     }
 
     /// Runs `warm_up`, and is ready when it is done. Where that can fail, use
@@ -202,14 +209,13 @@ impl Life {
     }
 
     /// Runs a server to its end, or until the limit of draining is over; then it is dropped, and
-    /// there is no output. The task is gone in either case.
+    /// there is no output.
     pub async fn bound<F: Future>(&self, server: F) -> Option<F::Output> {
-        let output = tokio::select! {
+        let _hold = self.hold();
+        tokio::select! {
             output = server => Some(output),
             _ = self.reached(Phase::Gone) => None,
-        };
-        self.idle();
-        output
+        }
     }
 
     /// SIGTERM and SIGINT (ctrl-c) begin the end, from now on. A second ctrl-c hastens it: a person
@@ -256,6 +262,21 @@ impl Life {
             shared.changed.send_replace(phase);
         }
         (phase, course.next_deadline())
+    }
+}
+
+/// Keeps a task that drains from being gone. Made by [`Life::hold`].
+#[derive(Debug)]
+#[must_use = "it holds only until it is dropped"]
+pub struct Hold {
+    life: Life,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.life.shared.holds.fetch_sub(1, AcqRel) == 1 {
+            self.life.turn(|course, _| course.idle());
+        }
     }
 }
 

@@ -94,6 +94,23 @@ async fn whoever_waits_moves_it_along() {
     ticking.abort();
 }
 
+#[test]
+fn it_is_gone_when_the_last_has_finished() {
+    let life = Life::new(config(), Clock::manual().0);
+    life.ready();
+    let (first, second) = (life.hold(), life.hold());
+    drop(first);
+    drop(second);
+    assert_eq!(life.phase(), Serving, "only a task that drains has an end");
+    let (first, second) = (life.hold(), life.hold());
+    life.stop();
+    life.hasten();
+    drop(first);
+    assert_eq!(life.phase(), Draining);
+    drop(second);
+    assert_eq!(life.phase(), Gone);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_ends_is_not_waited_for() {
     let life = Life::new(config(), Clock::manual().0);

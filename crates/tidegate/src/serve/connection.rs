@@ -94,7 +94,7 @@ pub(super) async fn run<I, M, S, B>(
         peer,
         limits,
         executor: common.executor.clone(),
-        activity: Activity::new(common.clock.clone()),
+        activity: Activity::default(),
         given_up,
     });
     let front = Front::new(service, Arc::clone(&shared));
@@ -163,17 +163,22 @@ async fn leaving(common: &Common, mut dice: SeededRng) -> Phase {
     common.life.reached(Phase::Draining).await
 }
 
-/// Returns when the connection was not used for long enough.
+/// Returns when the connection was not used for long enough: up to a quarter longer, as it looks
+/// only so often.
 async fn unused(common: &Common, activity: &Activity, drop_after: Duration) {
     let mut policy = IdlePolicy::default();
     policy.drop_after = drop_after;
+    let mut last_used = common.clock.now();
     loop {
         let now = common.clock.now();
-        match policy.verdict(activity.last_used(now), now) {
+        if activity.is_used() {
+            last_used = now;
+        }
+        match policy.verdict(last_used, now) {
             IdleVerdict::Drop => return,
             IdleVerdict::KeepUntil(until) => {
                 // Never at once: a clock may be coarser than a timer.
-                let wait = until.since(now).max(Duration::from_millis(1));
+                let wait = until.since(now).min(drop_after / 4).max(Duration::from_millis(1));
                 tokio::time::sleep(wait).await;
             }
         }

@@ -1,6 +1,7 @@
 //! The limits of a connection.
 
 use core::time::Duration;
+use thiserror::Error;
 use tidegate_core::Ratio;
 
 /// The limits of a connection, safe as they are. How many connections there may be is for the
@@ -74,5 +75,70 @@ impl Default for Limits {
             discard_max: 1024 * 1024,
             discard_timeout: Duration::from_secs(5),
         }
+    }
+}
+
+/// A limit that would shut everybody out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the limit `{name}` has to be {right}")]
+#[non_exhaustive]
+pub struct InvalidLimit {
+    /// Which one.
+    pub name: &'static str,
+    /// What it should be.
+    pub right: &'static str,
+}
+
+impl Limits {
+    /// hyper panics below this.
+    const BUFFER_MIN: usize = 8 * 1024;
+
+    /// Whether anybody can be served at all.
+    pub fn check(&self) -> Result<(), InvalidLimit> {
+        let none = Some(Duration::ZERO);
+        let more = "more than zero, or nothing";
+        for (wrong, name, right) in [
+            (self.header_timeout.is_zero(), "header_timeout", "more than zero"),
+            (self.h1_buffer_max < Self::BUFFER_MIN, "h1_buffer_max", "8 KiB or more"),
+            (self.h1_headers_max == Some(0), "h1_headers_max", "one or more, or nothing"),
+            (self.h2_header_list_max == 0, "h2_header_list_max", "one or more"),
+            (self.h2_streams_max == 0, "h2_streams_max", "one or more"),
+            (self.h2_ping_interval == none, "h2_ping_interval", more),
+            (self.h2_ping_timeout.is_zero(), "h2_ping_timeout", "more than zero"),
+            (self.idle_max == none, "idle_max", more),
+            (self.age_max == none, "age_max", more),
+        ] {
+            if wrong {
+                return Err(InvalidLimit { name, right });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_let_nobody_in_are_refused() {
+        let good = Limits::default();
+        assert_eq!(good.check(), Ok(()));
+        let zero = Duration::ZERO;
+        for (limits, name) in [
+            (Limits { header_timeout: zero, ..good }, "header_timeout"),
+            (Limits { h1_buffer_max: 8_191, ..good }, "h1_buffer_max"),
+            (Limits { h1_headers_max: Some(0), ..good }, "h1_headers_max"),
+            (Limits { h2_header_list_max: 0, ..good }, "h2_header_list_max"),
+            (Limits { h2_streams_max: 0, ..good }, "h2_streams_max"),
+            (Limits { h2_ping_interval: Some(zero), ..good }, "h2_ping_interval"),
+            (Limits { h2_ping_timeout: zero, ..good }, "h2_ping_timeout"),
+            (Limits { idle_max: Some(zero), ..good }, "idle_max"),
+            (Limits { age_max: Some(zero), ..good }, "age_max"),
+        ] {
+            assert_eq!(limits.check().map_err(|error| error.name), Err(name));
+        }
+        let least = Limits { h1_buffer_max: 8_192, ..good };
+        assert_eq!(least.check(), Ok(()));
     }
 }

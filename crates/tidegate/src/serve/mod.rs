@@ -48,7 +48,7 @@ mod peer;
 mod tls;
 
 pub use body::RequestBody;
-pub use limits::Limits;
+pub use limits::{InvalidLimit, Limits};
 pub use listener::Listener;
 pub use peer::Peer;
 #[cfg(feature = "tls")]
@@ -223,6 +223,9 @@ pub struct Counters {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
+    /// With these limits nobody could be served.
+    #[error(transparent)]
+    Limits(#[from] InvalidLimit),
     /// The task could not warm up, and was never ready.
     #[error("warming up failed")]
     Prewarm(#[source] BoxError),
@@ -281,6 +284,7 @@ where
     B::Error: Into<BoxError>,
 {
     async fn run(self) -> Result<(), ServeError> {
+        self.limits.check()?;
         let life = if let Some(life) = self.life {
             life
         } else {
@@ -304,6 +308,7 @@ where
             #[cfg(feature = "tls")]
             tls: self.tls,
         });
+        let _hold = common.life.hold();
         // Every connection holds a receiver: when there is none left, all are closed.
         let alive = watch::Sender::new(());
         let ended = accept_all(&common, self.listener, self.make, self.warm_up, &alive).await;
@@ -311,7 +316,6 @@ where
             () = alive.closed() => {}
             _ = common.life.reached(Phase::Gone) => {}
         }
-        common.life.idle();
         // Those that are cut off see it themselves.
         alive.closed().await;
         ended
@@ -436,12 +440,14 @@ async fn secure_and_run<I, M, S, B>(
     if let Some(tls) = &common.tls {
         let secured = tokio::select! {
             secured = tls.accept(io, peer, &common.gate) => secured,
-            () = common.life.draining() => None,
+            () = common.life.draining() => return,
         };
-        match secured {
-            Some((io, peer)) => connection::run(common, io, peer, make, dice).await,
-            None => _ = common.counters.handshakes_failed.fetch_add(1, Relaxed),
-        }
+        let counter = match secured {
+            Ok((io, peer)) => return connection::run(common, io, peer, make, dice).await,
+            Err(tls::Unsecured::Failed) => &common.counters.handshakes_failed,
+            Err(tls::Unsecured::Refused) => &common.counters.refused_open,
+        };
+        counter.fetch_add(1, Relaxed);
         return;
     }
     connection::run(common, io, peer, make, dice).await;
@@ -455,14 +461,12 @@ fn default_gate() -> Arc<ConnectionGate> {
 
 /// hyper with all limits set.
 fn http(executor: Executor, limits: &Limits) -> auto::Builder<Executor> {
-    // hyper panics below this.
-    const BUFFER_MIN: usize = 8 * 1024;
     let mut builder = auto::Builder::new(executor);
     let mut http1 = builder.http1();
     http1
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_buf_size(limits.h1_buffer_max.max(BUFFER_MIN));
+        .max_buf_size(limits.h1_buffer_max);
     if let Some(headers) = limits.h1_headers_max {
         http1.max_headers(headers);
     }

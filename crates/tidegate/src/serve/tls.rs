@@ -122,19 +122,21 @@ impl Tls {
         Ok(())
     }
 
-    /// The handshake. Nothing if it fails, or if the peer may not be here.
+    /// The handshake.
     pub(super) async fn accept<I>(
         &self,
         io: I,
         peer: Peer,
         gate: &ConnectionGate,
-    ) -> Option<(TlsStream<I>, Peer)>
+    ) -> Result<(TlsStream<I>, Peer), Unsecured>
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
         let handshake = TlsAcceptor::from(config).accept(io);
-        let stream = tokio::time::timeout(self.handshake_max, handshake).await.ok()?.ok()?;
+        let Ok(Ok(stream)) = tokio::time::timeout(self.handshake_max, handshake).await else {
+            return Err(Unsecured::Failed);
+        };
         let certificates = stream.get_ref().1.peer_certificates();
         let identity = certificates.and_then(<[_]>::first).and_then(identity);
         let class = match (&self.classify, &identity) {
@@ -142,10 +144,21 @@ impl Tls {
             _ => None,
         };
         let peer = peer.secured(identity);
-        let Some(class) = class else { return Some((stream, peer)) };
-        gate.confirm(class).ok()?;
-        Some((stream, peer.classed(class)))
+        let Some(class) = class else { return Ok((stream, peer)) };
+        match gate.confirm(class) {
+            Ok(()) => Ok((stream, peer.classed(class))),
+            Err(_) => Err(Unsecured::Refused),
+        }
     }
+}
+
+/// Why a connection ends with its handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unsecured {
+    /// There was none, or not in time.
+    Failed,
+    /// Whoever it is, there is no room for it.
+    Refused,
 }
 
 /// The SPIFFE ID in a certificate.

@@ -73,7 +73,7 @@ impl Server {
 
     /// An error if it is refused before this end has noticed that it was connected.
     pub(crate) async fn try_connect(&self) -> io::Result<Client> {
-        Ok(Client { io: soon(TcpStream::connect(self.address)).await?, read: Vec::new() })
+        soon(TcpStream::connect(self.address)).await.map(Client::new)
     }
 
     /// What the server returns in the end.
@@ -104,6 +104,10 @@ impl Answer {
 }
 
 impl Client {
+    pub(crate) const fn new(io: TcpStream) -> Self {
+        Self { io, read: Vec::new() }
+    }
+
     pub(crate) async fn send(&mut self, text: &str) {
         soon(self.io.write_all(text.as_bytes())).await.unwrap();
     }

@@ -173,3 +173,63 @@ async fn without_file_descriptors_it_waits_and_does_not_spin() {
     life.hasten();
     running.await.unwrap().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_connections_do_is_counted_as_work() {
+    let executor = tidegate::executor::Executor::new(Clock::monotonic());
+    let inside = executor.clone();
+    let count = axum::routing::get(move || async move { inside.active().to_string() });
+    let router = axum::Router::new().route("/", count);
+    let server = Server::with(router, |serve| serve.executor(executor.clone())).await;
+    // The task that runs the handler is running.
+    let running: u64 = server.connect().await.get("/").await.body.parse().unwrap();
+    assert!(running >= 1);
+    until(|| executor.active() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_learn_the_address_of_the_peer_as_with_axum() {
+    use axum::extract::ConnectInfo;
+    let who = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() };
+    let router = axum::Router::new().route("/", axum::routing::get(who));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let make = router.into_make_service_with_connect_info::<SocketAddr>();
+    let life = crate::common::patient();
+    let running = tokio::spawn(tidegate::serve(listener, make).life(life.clone()).into_future());
+    let mut client = crate::common::Client::new(soon(TcpStream::connect(address)).await.unwrap());
+    assert_eq!(client.get("/").await.body, client.io.local_addr().unwrap().to_string());
+    life.stop();
+    life.hasten();
+    soon(running).await.unwrap().unwrap();
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_of_the_file_system_does_as_well() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let path = std::env::temp_dir().join(format!("tidegate-{}.socket", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let life = crate::common::patient();
+    let serve = tidegate::serve(listener, tidegate::serve::each(slow().0)).life(life.clone());
+    let running = tokio::spawn(serve.into_future());
+    let mut io = soon(tokio::net::UnixStream::connect(&path)).await.unwrap();
+    io.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    soon(io.read_to_string(&mut answer)).await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+    life.stop();
+    life.hasten();
+    soon(running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_could_serve_nobody_says_so() {
+    let mut limits = Limits::default();
+    limits.h2_streams_max = 0;
+    let server = Server::with(slow().0, |serve| serve.limits(limits)).await;
+    let error = server.ended().await.unwrap_err();
+    assert_eq!(error.to_string(), "the limit `h2_streams_max` has to be one or more");
+}

@@ -102,3 +102,37 @@ async fn it_ends_if_it_cannot_warm_up() {
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "no database");
     assert_eq!(life.phase(), Phase::Gone);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_of_one_task_wait_for_each_other() {
+    let life = crate::common::patient();
+    let (router, mut begins, gate) = slow();
+    let busy = Server::with(router, |serve| serve.life(life.clone())).await;
+    let idle = Server::with(slow().0, |serve| serve.life(life.clone())).await;
+    let mut client = begin_slow(&busy, &mut begins).await;
+    until(|| life.phase() == Phase::Serving).await;
+    life.stop();
+    life.hasten();
+    idle.ended().await.unwrap();
+    assert_eq!(life.phase(), Phase::Draining);
+    gate.add_permits(1);
+    assert_eq!(client.answer().await.unwrap().body, "done");
+    busy.ended().await.unwrap();
+    assert_eq!(life.phase(), Phase::Gone);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn goodbyes_may_be_spread() {
+    // So wide that none comes by itself before the lame duck's time is over.
+    let spread = std::time::Duration::from_secs(1 << 40);
+    let server = Server::with(slow().0, |serve| serve.goodbye_spread(spread)).await;
+    let mut idle = server.connect().await;
+    assert_eq!(idle.get("/").await.status, 200);
+    server.life.stop();
+    // Still there, and told to leave by its next answer.
+    let answer = idle.get("/").await;
+    assert!(answer.has("connection: close"), "{}", answer.head);
+    idle.closed().await;
+    server.life.hasten();
+    server.ended().await.unwrap();
+}

@@ -160,7 +160,8 @@ async fn a_peer_that_was_overrated_has_to_go() {
             .await
             .is_ok_and(|told| { told.contains("batch") })
     );
-    until(|| server.counters.handshakes_failed.load(Relaxed) == 1 && open.open() == 0).await;
+    until(|| server.counters.refused_open.load(Relaxed) == 1 && open.open() == 0).await;
+    assert_eq!(server.counters.handshakes_failed.load(Relaxed), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
