@@ -20,7 +20,7 @@
 //!
 //! # With other servers
 //!
-//! [`crate::serve`] does all of this. `axum::serve` and tonic's server cannot be asked to tell
+//! `tidegate::serve` does all of this. `axum::serve` and tonic's server cannot be asked to tell
 //! their connections to leave before they stop accepting, so for them the drain delay passes
 //! first:
 //!

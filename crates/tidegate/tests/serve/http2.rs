@@ -2,9 +2,11 @@
 
 use crate::common::{Server, soon};
 use crate::drain::slow;
-use std::sync::Arc;
+use core::time::Duration;
 use std::sync::atomic::Ordering::Relaxed;
+use tidegate::clock::Clock;
 use tidegate::life::Phase;
+use tidegate::serve::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -118,15 +120,23 @@ async fn streams_that_are_opened_and_reset_are_a_reason_to_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn headers_that_never_end_do_not_keep_a_connection() {
-    let mut limits = tidegate::serve::Limits::default();
-    limits.header_timeout = core::time::Duration::from_millis(50);
-    limits.idle_max = Some(core::time::Duration::from_millis(50));
-    let server = Server::with(slow().0, |serve| serve.limits(limits)).await;
+    let (clock, hand) = Clock::manual();
+    let mut limits = Limits::default();
+    limits.header_timeout = Duration::from_secs(2);
+    limits.idle_max = Some(Duration::from_millis(20));
+    let server = Server::with(slow().0, |serve| serve.limits(limits).clock(clock)).await;
     let mut io = connect(&server).await;
+    next(&mut io, SETTINGS).await.unwrap();
     // No END_HEADERS: a CONTINUATION has to follow.
     soon(io.write_all(&frame(HEADERS, 0, 1, GET))).await.unwrap();
-    // A GOAWAY comes first; then it is cut.
+    // Hours pass: it is asked to leave, cannot, and is cut.
+    soon(async {
+        while server.counters.cut.load(Relaxed) == 0 {
+            hand.advance(Duration::from_secs(3_600));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert!(next(&mut io, GOAWAY).await.is_some());
     while next(&mut io, SETTINGS).await.is_some() {}
-    let counters = Arc::clone(&server.counters);
-    crate::common::until(|| counters.cut.load(Relaxed) == 1).await;
 }
