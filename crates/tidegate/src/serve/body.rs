@@ -11,14 +11,28 @@
 //! (`expect: 100-continue`) is not told to go on.
 
 use super::connection::Shared;
+use super::stall::Stall;
 use bytes::Bytes;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use thiserror::Error;
+
+/// Why a body does not come to its end.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BodyError {
+    /// The connection has ended, or what came is not HTTP.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    /// Nothing of it came for too long.
+    #[error("the client has stopped sending the body")]
+    Stalled,
+}
 
 /// The body of a request that came in by [`serve`](super::serve).
 #[derive(Debug)]
@@ -28,33 +42,46 @@ pub struct RequestBody {
     discard: Option<Arc<Shared>>,
     /// Whether the client waits to be told to send it.
     held_back: bool,
+    stall: Stall,
 }
 
 impl RequestBody {
-    pub(super) const fn new(
-        incoming: Incoming,
-        discard: Option<Arc<Shared>>,
-        held_back: bool,
-    ) -> Self {
-        Self { incoming: Some(incoming), discard, held_back }
+    pub(super) fn new(incoming: Incoming, discard: Option<Arc<Shared>>, held_back: bool) -> Self {
+        let stall_max = discard.as_ref().and_then(|shared| shared.limits.stall_max);
+        Self { incoming: Some(incoming), discard, held_back, stall: Stall::new(stall_max) }
+    }
+}
+
+impl RequestBody {
+    /// Nobody will read the rest, and it is not worth waiting for.
+    fn give_up(&mut self) {
+        if let (Some(_), Some(shared)) = (self.incoming.take(), &self.discard) {
+            shared.given_up.store(true, Relaxed);
+        }
     }
 }
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        self.held_back = false;
-        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
-        let frame = Pin::new(incoming).poll_frame(context);
-        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-            self.incoming = None;
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        this.held_back = false;
+        let Some(incoming) = &mut this.incoming else { return Poll::Ready(None) };
+        let Poll::Ready(frame) = Pin::new(incoming).poll_frame(context) else {
+            ready!(this.stall.poll_waiting(context));
+            this.give_up();
+            return Poll::Ready(Some(Err(BodyError::Stalled)));
+        };
+        this.stall.moved();
+        if !matches!(frame, Some(Ok(_))) {
+            this.incoming = None;
         }
-        frame
+        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Http)))
     }
 
     fn is_end_stream(&self) -> bool {

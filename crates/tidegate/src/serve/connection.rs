@@ -87,8 +87,7 @@ pub(super) async fn run<I, M, S, B>(
     };
     let given_up = Arc::new(AtomicBool::new(false));
     let limits = common.limits;
-    let io =
-        Transport::new(io, limits.header_timeout, Arc::clone(&given_up), limits.discard_timeout);
+    let io = Transport::new(io, &limits, Arc::clone(&given_up));
     let shared = Arc::new(Shared {
         life: common.life.clone(),
         peer,

@@ -1,15 +1,20 @@
-//! The two things that hyper leaves to the transport.
+//! What hyper leaves to the transport.
 //!
 //! **The first bytes.** A server for HTTP/1 and HTTP/2 on one port has to see how a connection
 //! begins before it knows which it is. hyper's timer for headers starts only after that, so someone
 //! who connects and sends nothing, or the first byte of HTTP/2's greeting and then nothing, would
 //! stay for ever. Until the greeting is over or is none, reading here fails when time is up.
 //!
+//! **Stalls.** A client that asks for much and reads nothing keeps its request in flight for ever.
+//! Writing fails when nothing could be written for too long.
+//!
 //! **Lingering.** A server that closes a socket with bytes in it that nobody has read makes the
 //! kernel send a reset, and a reset makes the peer's kernel throw away the answer that it has not
 //! read yet. So when a body was given up, closing says first that no more will be written, and then
 //! goes on reading for a while.
 
+use super::Limits;
+use super::stall::Stall;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use core::time::Duration;
@@ -22,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep};
 /// How an HTTP/2 connection begins.
 const GREETING: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A transport that neither waits for its first bytes for ever nor resets its last ones.
+/// A transport that waits for nobody for ever, and does not reset what it has said last.
 pub(super) struct Transport<I> {
     io: I,
     /// How much of the greeting was there, and when the rest is due.
@@ -30,6 +35,7 @@ pub(super) struct Transport<I> {
     /// Whether a body was given up.
     given_up: Arc<AtomicBool>,
     linger: Linger,
+    stall: Stall,
 }
 
 enum Linger {
@@ -38,14 +44,28 @@ enum Linger {
 }
 
 impl<I> Transport<I> {
-    pub(super) fn new(
-        io: I,
-        opening: Duration,
-        given_up: Arc<AtomicBool>,
-        linger: Duration,
-    ) -> Self {
-        let opening = Some((0, Box::pin(sleep(opening))));
-        Self { io, opening, given_up, linger: Linger::For(linger) }
+    pub(super) fn new(io: I, limits: &Limits, given_up: Arc<AtomicBool>) -> Self {
+        Self {
+            io,
+            opening: Some((0, Box::pin(sleep(limits.header_timeout)))),
+            given_up,
+            linger: Linger::For(limits.discard_timeout),
+            stall: Stall::new(limits.stall_max),
+        }
+    }
+
+    /// What became of an attempt to write.
+    fn written<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        outcome: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.stall.moved();
+            return outcome;
+        }
+        ready!(self.stall.poll_waiting(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Bytes have come, or the end of them.
@@ -95,7 +115,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<I> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
+        let outcome = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.written(context, outcome)
     }
 
     fn poll_write_vectored(
@@ -103,7 +124,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<I> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, bytes)
+        let outcome = Pin::new(&mut self.io).poll_write_vectored(context, bytes);
+        self.written(context, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -111,7 +133,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
+        let outcome = Pin::new(&mut self.io).poll_flush(context);
+        self.written(context, outcome)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -34,6 +34,11 @@ pub struct Limits {
     pub h2_ping_interval: Option<Duration>,
     /// How long it may take to answer.
     pub h2_ping_timeout: Duration,
+    /// How long a peer may neither take any of an answer that is there for it nor, in HTTP/1, send
+    /// any of a body that it has announced; nothing for as long as it likes. A request in such
+    /// hands is in flight and does not end. Bodies in HTTP/2 are left alone, since calls of gRPC
+    /// may be silent for long.
+    pub stall_max: Option<Duration>,
     /// How long a connection may go without a request; nothing for as long as it likes. Clients
     /// that were idle for longer reconnect, or are watched over UDP.
     pub idle_max: Option<Duration>,
@@ -67,6 +72,8 @@ impl Default for Limits {
             // Middleboxes forget connections after a minute or more.
             h2_ping_interval: Some(Duration::from_secs(30)),
             h2_ping_timeout: Duration::from_secs(20),
+            // As nginx has it.
+            stall_max: Some(Duration::from_secs(60)),
             idle_max: Some(Duration::from_secs(300)),
             age_max: None,
             age_jitter: Ratio::percent(10),
@@ -105,6 +112,7 @@ impl Limits {
             (self.h2_streams_max == 0, "h2_streams_max", "one or more"),
             (self.h2_ping_interval == none, "h2_ping_interval", more),
             (self.h2_ping_timeout.is_zero(), "h2_ping_timeout", "more than zero"),
+            (self.stall_max == none, "stall_max", more),
             (self.idle_max == none, "idle_max", more),
             (self.age_max == none, "age_max", more),
         ] {
@@ -133,6 +141,7 @@ mod tests {
             (Limits { h2_streams_max: 0, ..good }, "h2_streams_max"),
             (Limits { h2_ping_interval: Some(zero), ..good }, "h2_ping_interval"),
             (Limits { h2_ping_timeout: zero, ..good }, "h2_ping_timeout"),
+            (Limits { stall_max: Some(zero), ..good }, "stall_max"),
             (Limits { idle_max: Some(zero), ..good }, "idle_max"),
             (Limits { age_max: Some(zero), ..good }, "age_max"),
         ] {

@@ -11,6 +11,7 @@
 //! | too many connections, or too fast | refused by core's [`ConnectionGate`] before the handshake; by class of peer if addresses tell ([`Serve::classify`]) |
 //! | no file descriptors | waits, with a back-off, rather than spin ([`Listener`]) |
 //! | a peer that does not finish its greeting, its handshake or its headers | cut off |
+//! | a peer that reads no answer, or sends no body | cut off |
 //! | a peer that sends a body that was refused | thrown away up to a limit ([`RequestBody`]), so that it sees the answer |
 //! | connections as work | tracked by the [`Executor`], so that the load average sees them |
 //! | the end | [`Life`]: lame duck, drain, exit |
@@ -44,10 +45,11 @@ mod io;
 mod limits;
 mod listener;
 mod peer;
+mod stall;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use body::RequestBody;
+pub use body::{BodyError, RequestBody};
 pub use limits::{InvalidLimit, Limits};
 pub use listener::Listener;
 pub use peer::Peer;

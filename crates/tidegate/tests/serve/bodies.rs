@@ -74,3 +74,47 @@ async fn a_client_that_asks_first_is_not_told_to_go_on() {
     // The first answer of all, and no 100 before it.
     assert_eq!(client.answer().await.unwrap().status, 503);
 }
+
+/// How long nothing may move, in the tests below.
+fn impatient() -> Limits {
+    let mut limits = Limits::default();
+    limits.stall_max = Some(Duration::from_millis(50));
+    limits
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let read = |body: axum::body::Body| async {
+        match axum::body::to_bytes(body, usize::MAX).await {
+            Ok(_) => (StatusCode::OK, String::new()),
+            Err(error) => (StatusCode::REQUEST_TIMEOUT, error.to_string()),
+        }
+    };
+    let router = Router::new().route("/", post(read));
+    let server = Server::with(router, |serve| serve.limits(impatient())).await;
+    let mut client = server.connect().await;
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n1234").await;
+    let answer = client.answer().await.unwrap();
+    assert_eq!(answer.status, 408);
+    assert_eq!(answer.body, "the client has stopped sending the body");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_nobody_reads_is_not_in_flight_for_ever() {
+    // More than all buffers on the way hold.
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let large = move || async move {
+        begun.send(()).unwrap();
+        vec![0_u8; 64 << 20]
+    };
+    let router = Router::new().route("/", get(large));
+    let server = Server::with(router, |serve| serve.limits(impatient())).await;
+    let mut client = server.connect().await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    soon(begins.recv()).await.unwrap();
+    server.life.stop();
+    server.life.hasten();
+    // It would wait for the answer to be read.
+    server.ended().await.unwrap();
+    drop(client);
+}
