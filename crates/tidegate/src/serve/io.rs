@@ -27,11 +27,24 @@ use tokio::time::{Instant, Sleep, sleep};
 /// How an HTTP/2 connection begins.
 const GREETING: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// How many bytes of the greeting have come.
+#[derive(Debug, Clone, Copy)]
+struct Greeting(usize);
+
+impl Greeting {
+    /// Whether it is known after these bytes which protocol it is. None at all are the end.
+    fn is_over(&mut self, bytes: &[u8]) -> bool {
+        let expected = GREETING.get(self.0..).unwrap_or_default();
+        self.0 = self.0.saturating_add(bytes.len());
+        bytes.is_empty() || self.0 >= GREETING.len() || !expected.starts_with(bytes)
+    }
+}
+
 /// A transport that waits for nobody for ever, and does not reset what it has said last.
 pub(super) struct Transport<I> {
     io: I,
-    /// How much of the greeting was there, and when the rest is due.
-    opening: Option<(usize, Pin<Box<Sleep>>)>,
+    /// While it may yet be HTTP/2's greeting: what has come of it, and when the rest is due.
+    opening: Option<(Greeting, Pin<Box<Sleep>>)>,
     /// Whether a body was given up.
     given_up: Arc<AtomicBool>,
     linger: Linger,
@@ -47,7 +60,7 @@ impl<I> Transport<I> {
     pub(super) fn new(io: I, limits: &Limits, given_up: Arc<AtomicBool>) -> Self {
         Self {
             io,
-            opening: Some((0, Box::pin(sleep(limits.header_timeout)))),
+            opening: Some((Greeting(0), Box::pin(sleep(limits.header_timeout)))),
             given_up,
             linger: Linger::For(limits.discard_timeout),
             stall: Stall::new(limits.stall_max),
@@ -67,19 +80,6 @@ impl<I> Transport<I> {
         ready!(self.stall.poll_waiting(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
-
-    /// Bytes have come, or the end of them.
-    fn opened_by(&mut self, bytes: &[u8]) {
-        if let Some((seen, _)) = &mut self.opening {
-            let expected = &GREETING[*seen..];
-            let length = bytes.len().min(expected.len());
-            *seen += length;
-            if bytes.is_empty() || bytes[..length] != expected[..length] || *seen == GREETING.len()
-            {
-                self.opening = None;
-            }
-        }
-    }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Transport<I> {
@@ -92,8 +92,10 @@ impl<I: AsyncRead + Unpin> AsyncRead for Transport<I> {
         let before = buffer.filled().len();
         match Pin::new(&mut this.io).poll_read(context, buffer) {
             Poll::Ready(Ok(())) => {
-                if this.opening.is_some() {
-                    this.opened_by(&buffer.filled()[before..]);
+                if let Some((greeting, _)) = &mut this.opening
+                    && greeting.is_over(&buffer.filled()[before..])
+                {
+                    this.opening = None;
                 }
                 Poll::Ready(Ok(()))
             }
@@ -159,6 +161,38 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<I> {
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
                 Poll::Pending => return end.as_mut().poll(context).map(Ok),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However the bytes are cut up, it is over with the first that is no part of the greeting,
+        /// or with the last that is.
+        #[test]
+        fn a_greeting_is_over_when_it_is_complete_or_none(
+            cut in 0..=GREETING.len(),
+            rest in proptest::collection::vec(any::<u8>(), 0..40),
+            length in 1_usize..30,
+        ) {
+            let bytes = [&GREETING[..cut], &rest].concat();
+            let same = bytes.iter().zip(GREETING).take_while(|(a, b)| a == b).count();
+            // The number of bytes after which it is known.
+            let known = (same + 1).min(GREETING.len());
+            let (mut greeting, mut seen) = (Greeting(0), 0);
+            for chunk in bytes.chunks(length) {
+                seen += chunk.len();
+                let over = greeting.is_over(chunk);
+                prop_assert_eq!(over, seen >= known, "{} of {:?}", seen, bytes);
+                if over {
+                    break;
+                }
+            }
+            prop_assert!(greeting.is_over(&[]));
         }
     }
 }

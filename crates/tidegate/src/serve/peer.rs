@@ -1,7 +1,8 @@
 //! Who is at the other end of a connection.
 
+use std::any::Any;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tidegate_core::Criticality;
 
 /// Who is at the other end of a connection. Every request that came over it has one among its
@@ -17,6 +18,7 @@ struct Inner {
     criticality: Option<Criticality>,
     identity: Option<Box<str>>,
     secure: bool,
+    remembered: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Peer {
@@ -24,21 +26,13 @@ impl Peer {
         Self { inner: Arc::new(Inner { address, criticality, ..Inner::default() }) }
     }
 
-    /// After the handshake.
+    /// After the handshake, which may have told more about it.
     #[cfg(feature = "tls")]
-    pub(super) fn secured(self, identity: Option<Box<str>>) -> Self {
-        let Inner { address, criticality, .. } = *self.inner;
-        Self { inner: Arc::new(Inner { address, criticality, identity, secure: true }) }
-    }
-
-    /// The same peer, known to be of this class.
-    #[cfg(feature = "tls")]
-    pub(super) fn classed(self, criticality: Criticality) -> Self {
-        let Inner { address, secure, .. } = *self.inner;
-        let identity = self.inner.identity.clone();
-        Self {
-            inner: Arc::new(Inner { address, criticality: Some(criticality), identity, secure }),
-        }
+    pub(super) fn secured(self, identity: Option<Box<str>>, class: Option<Criticality>) -> Self {
+        let criticality = class.or(self.inner.criticality);
+        let address = self.inner.address;
+        let inner = Inner { address, criticality, identity, secure: true, ..Inner::default() };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Its address, if the connection has any.
@@ -61,6 +55,13 @@ impl Peer {
     pub fn is_secure(&self) -> bool {
         self.inner.secure
     }
+
+    /// What `make` finds out about this peer, once for all requests of its connection: to look a
+    /// customer up by name for each of them would cost more than to decide about it. There is one
+    /// such thing; nothing is returned to whoever asks for another type of it.
+    pub fn remember<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.inner.remembered.get_or_init(|| Box::new(make())).downcast_ref()
+    }
 }
 
 #[cfg(feature = "axum")]
@@ -75,5 +76,20 @@ impl axum::extract::connect_info::Connected<Peer> for Peer {
 impl axum::extract::connect_info::Connected<Peer> for SocketAddr {
     fn connect_info(peer: Peer) -> Self {
         peer.address().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_found_out_once() {
+        let peer = Peer::new(None, None);
+        let clone = peer.clone();
+        assert_eq!(peer.remember(|| 7_u32), Some(&7));
+        assert_eq!(clone.remember(|| 8_u32), Some(&7));
+        assert_eq!(clone.remember(|| "seven"), None);
+        assert_eq!(Peer::new(None, None).remember(|| 8_u32), Some(&8));
     }
 }

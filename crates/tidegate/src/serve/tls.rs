@@ -143,12 +143,10 @@ impl Tls {
             (Some(classify), Some(identity)) => classify(identity),
             _ => None,
         };
-        let peer = peer.secured(identity);
-        let Some(class) = class else { return Ok((stream, peer)) };
-        match gate.confirm(class) {
-            Ok(()) => Ok((stream, peer.classed(class))),
-            Err(_) => Err(Unsecured::Refused),
+        if class.is_some_and(|class| gate.confirm(class).is_err()) {
+            return Err(Unsecured::Refused);
         }
+        Ok((stream, peer.secured(identity, class)))
     }
 }
 

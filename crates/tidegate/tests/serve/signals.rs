@@ -2,12 +2,13 @@
 
 #![cfg(unix)]
 
-use crate::common::{SOON, soon};
+use crate::common::{SOON, soon, until};
 use crate::drain::slow;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
 use tidegate::clock::Clock;
 use tidegate::health::Health;
 use tidegate::life::{Life, LifeConfig};
@@ -47,6 +48,19 @@ async fn the_server() {
             life.ready();
             let server = axum::serve(listener, router).with_graceful_shutdown(life.draining());
             life.bound(server.into_future()).await.unwrap().unwrap();
+        }
+        "few descriptors" => {
+            // Three of them are input and output; the runtime and the listener have some.
+            let few = Some(40);
+            let limits = rustix::process::Rlimit { current: few, maximum: few };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, limits).unwrap();
+            let serve = tidegate::serve(listener, router.into_make_service()).life(life);
+            let counters = serve.counters();
+            tokio::spawn(async move {
+                until(|| counters.accept_errors.load(Relaxed) > 0).await;
+                println!("\nfull");
+            });
+            serve.await.unwrap();
         }
         other => panic!("{other}"),
     }
@@ -139,4 +153,27 @@ async fn sigterm_ends_a_server_of_ours_in_good_order() {
 #[tokio::test]
 async fn sigterm_ends_a_server_of_axum_in_good_order() {
     soon(tokio::task::spawn_blocking(|| leaves_in_good_order("axum"))).await.unwrap();
+}
+
+/// More connections than it has file descriptors for; when they have gone it serves again.
+fn survives_a_lack_of_descriptors() {
+    let mut process = Process::start("few descriptors");
+    let address = process.says("listening ");
+    while status(&address, "/readyz") != "200" {}
+    let crowd: Vec<_> = (0..64).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    process.says("full");
+    // Behind all others in the queue.
+    let last = ask(&address, "/");
+    drop(crowd);
+    assert!(answer(last).ends_with("hello"));
+    process.signal(Signal::TERM);
+    while status(&address, "/readyz") == "200" {}
+    process.signal(Signal::INT);
+    process.says("ended");
+    assert!(process.child.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_server_without_file_descriptors_recovers() {
+    soon(tokio::task::spawn_blocking(survives_a_lack_of_descriptors)).await.unwrap();
 }
