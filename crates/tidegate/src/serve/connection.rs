@@ -81,7 +81,11 @@ pub(super) async fn run<I, M, S, B>(
         core::future::poll_fn(|context| make.poll_ready(context)).await?;
         make.call(peer.clone()).await
     };
-    let Ok(service) = made.await else {
+    let made = tokio::select! {
+        made = made => made.ok(),
+        _ = common.life.reached(Phase::Gone) => None,
+    };
+    let Some(service) = made else {
         common.counters.unserved.fetch_add(1, Relaxed);
         return;
     };

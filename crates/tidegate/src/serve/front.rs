@@ -9,7 +9,7 @@ use super::connection::Shared;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use http::header::{CONNECTION, EXPECT};
-use http::{HeaderMap, HeaderValue, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
@@ -99,18 +99,19 @@ where
         let mut response = ready!(this.future.poll(context))?;
         let busy = this.busy.take();
         if busy.as_ref().is_some_and(|busy| busy.0.life.is_leaving()) {
-            say_goodbye(response.headers_mut(), *this.version);
+            say_goodbye(&mut response, *this.version);
         }
         Poll::Ready(Ok(response.map(|body| Counted { body, _busy: busy })))
     }
 }
 
 #[cold]
-fn say_goodbye(headers: &mut HeaderMap, version: Version) {
+fn say_goodbye<B>(response: &mut Response<B>, version: Version) {
     let yes = HeaderValue::from_static("true");
-    headers.insert(&X_ENVOY_IMMEDIATE_HEALTH_CHECK_FAIL, yes);
-    if version < Version::HTTP_2 {
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    response.headers_mut().insert(&X_ENVOY_IMMEDIATE_HEALTH_CHECK_FAIL, yes);
+    // A connection that changes its protocol says so in the same header, and is no longer ours.
+    if version < Version::HTTP_2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }
 
@@ -141,5 +142,43 @@ impl<B: Body> Body for Counted<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goodbyes_close_what_can_be_closed() {
+        for (status, version, connection) in [
+            (200, Version::HTTP_11, Some("close")),
+            (503, Version::HTTP_10, Some("close")),
+            (101, Version::HTTP_11, Some("upgrade")),
+            (200, Version::HTTP_2, None),
+        ] {
+            let mut response = Response::builder().status(status).body(()).unwrap();
+            if status == 101 {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            }
+            say_goodbye(&mut response, version);
+            let found = response.headers().get(CONNECTION).map(|value| value.to_str().unwrap());
+            assert_eq!(found, connection, "{status} {version:?}");
+            assert_eq!(response.headers()["x-envoy-immediate-health-check-fail"], "true");
+        }
+    }
+
+    #[test]
+    fn whoever_expects_to_be_told_is_known() {
+        for (expect, held_back) in [
+            (None, false),
+            (Some("100-continue"), true),
+            (Some("100-Continue"), true),
+            (Some("x"), false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.extend(expect.map(|expect| (EXPECT, HeaderValue::from_static(expect))));
+            assert_eq!(is_held_back(&headers), held_back, "{expect:?}");
+        }
     }
 }
