@@ -1,0 +1,217 @@
+//! One connection, from the handshake to its end.
+
+use super::activity::Activity;
+use super::front::Front;
+use super::io::Transport;
+use super::{BoxError, Common, Limits, Peer, RequestBody};
+use crate::executor::Executor;
+use crate::life::{Life, Phase};
+use core::pin::pin;
+use core::time::Duration;
+use http::{Request, Response};
+use http_body::Body;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use tidegate_core::connection::gate::ConnectionGate;
+use tidegate_core::connection::idle::{IdlePolicy, IdleVerdict};
+use tidegate_core::rng::{Rng, SeededRng};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tower_service::Service;
+
+/// What all requests of a connection share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) life: Life,
+    pub(super) peer: Peer,
+    pub(super) limits: Limits,
+    pub(super) executor: Executor,
+    pub(super) activity: Activity,
+    /// Whether there is, or may be, a body that nobody will read to its end.
+    pub(super) given_up: Arc<AtomicBool>,
+}
+
+/// A place in the gate.
+#[derive(Debug)]
+pub(super) struct Place(Arc<ConnectionGate>);
+
+impl Place {
+    /// After the gate has taken it.
+    pub(super) const fn new(gate: Arc<ConnectionGate>) -> Self {
+        Self(gate)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// How a connection came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// By itself, or because it was asked to.
+    Closed,
+    /// By the limit of draining.
+    Cut,
+}
+
+/// Serves `io`, as HTTP/1 or HTTP/2, until it ends or has to.
+pub(super) async fn run<I, M, S, B>(
+    common: Arc<Common>,
+    io: I,
+    peer: Peer,
+    mut make: M,
+    dice: SeededRng,
+) where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    M: Service<Peer, Response = S>,
+    M::Error: Into<BoxError>,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let made = async {
+        core::future::poll_fn(|context| make.poll_ready(context)).await?;
+        make.call(peer.clone()).await
+    };
+    let made = tokio::select! {
+        made = made => made.ok(),
+        _ = common.life.reached(Phase::Gone) => None,
+    };
+    let Some(service) = made else {
+        common.counters.unserved.fetch_add(1, Relaxed);
+        return;
+    };
+    let given_up = Arc::new(AtomicBool::new(false));
+    let limits = common.limits;
+    let io = Transport::new(io, &limits, Arc::clone(&given_up));
+    let shared = Arc::new(Shared {
+        life: common.life.clone(),
+        peer,
+        limits,
+        executor: common.executor.clone(),
+        activity: Activity::default(),
+        given_up,
+    });
+    let front = Front::new(service, Arc::clone(&shared));
+    let service = TowerToHyperService::new(front);
+    let connection = common.http.serve_connection_with_upgrades(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+    let asked = tokio::select! {
+        // What went wrong is the peer's business: it hung up, or sent what is not HTTP.
+        _ = connection.as_mut() => return,
+        end = time_to_leave(&common, &shared.activity, dice) => end,
+    };
+    let end = match asked {
+        End::Cut => End::Cut,
+        End::Closed => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                _ = connection => End::Closed,
+                _ = common.life.reached(Phase::Gone) => End::Cut,
+                () = unused(&common, &shared.activity, limits.header_timeout) => End::Cut,
+            }
+        }
+    };
+    if end == End::Cut {
+        common.counters.cut.fetch_add(1, Relaxed);
+    }
+}
+
+/// Returns when the connection should be asked to end.
+async fn time_to_leave(common: &Common, activity: &Activity, mut dice: SeededRng) -> End {
+    let limits = &common.limits;
+    let age = limits.age_max.map(|age| jittered(age, limits, &mut dice));
+    let old = async {
+        match age {
+            Some(age) => tokio::time::sleep(age).await,
+            None => core::future::pending().await,
+        }
+    };
+    let idle = async {
+        match limits.idle_max {
+            Some(idle_max) => unused(common, activity, idle_max).await,
+            None => core::future::pending().await,
+        }
+    };
+    tokio::select! {
+        phase = leaving(common, dice) => match phase {
+            Phase::Gone => End::Cut,
+            _ => End::Closed,
+        },
+        () = old => End::Closed,
+        () = idle => End::Closed,
+    }
+}
+
+/// Returns when the task is leaving, or was from the beginning and drains.
+async fn leaving(common: &Common, mut dice: SeededRng) -> Phase {
+    // Who comes to a lame duck has not heard of it yet and would only come back.
+    if common.life.phase() < Phase::LameDuck {
+        let phase = common.life.reached(Phase::LameDuck).await;
+        if phase == Phase::LameDuck {
+            let spread = u64::try_from(common.goodbye_spread.as_nanos()).unwrap_or(u64::MAX);
+            let wait = Duration::from_nanos(dice.below(spread.saturating_add(1)));
+            let _ = tokio::time::timeout(wait, common.life.draining()).await;
+        }
+        return common.life.phase();
+    }
+    common.life.reached(Phase::Draining).await
+}
+
+/// Returns when the connection was not used for long enough: up to a quarter longer, as it looks
+/// only so often.
+async fn unused(common: &Common, activity: &Activity, drop_after: Duration) {
+    let mut policy = IdlePolicy::default();
+    policy.drop_after = drop_after;
+    let mut last_used = common.clock.now();
+    loop {
+        let now = common.clock.now();
+        if activity.is_used() {
+            last_used = now;
+        }
+        match policy.verdict(last_used, now) {
+            IdleVerdict::Drop => return,
+            IdleVerdict::KeepUntil(until) => {
+                // Never at once: a clock may be coarser than a timer.
+                let wait = until.since(now).min(drop_after / 4).max(Duration::from_millis(1));
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+/// `age`, give or take a share.
+fn jittered(age: Duration, limits: &Limits, dice: &mut SeededRng) -> Duration {
+    let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+    let swing = limits.age_jitter.share_of(nanos);
+    let drawn = dice.below(swing.saturating_mul(2).saturating_add(1));
+    Duration::from_nanos((nanos - swing.min(nanos)).saturating_add(drawn))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::Ratio;
+
+    #[test]
+    fn ages_differ_by_the_jitter_and_no_more() {
+        let hour = Duration::from_secs(3_600);
+        let mut dice = SeededRng::new(7);
+        let limits = Limits { age_jitter: Ratio::percent(10), ..Limits::default() };
+        let ages: Vec<_> = (0..1_000).map(|_| jittered(hour, &limits, &mut dice)).collect();
+        let (least, most) = (ages.iter().min().unwrap(), ages.iter().max().unwrap());
+        assert!(*least >= Duration::from_secs(3_240), "{least:?}");
+        assert!(*most <= Duration::from_secs(3_960), "{most:?}");
+        assert!(*most > *least + Duration::from_secs(600), "{least:?} to {most:?}");
+        let none = Limits { age_jitter: Ratio::ZERO, ..limits };
+        assert_eq!(jittered(hour, &none, &mut dice), hour);
+    }
+}

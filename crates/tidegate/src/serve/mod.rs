@@ -1,0 +1,511 @@
+//! A server that bears load: hyper with every limit set, and an end in good order.
+//!
+//! A server is not overloaded by requests alone. Whoever opens ten thousand connections, sends
+//! headers a byte a second, resets streams as fast as it opens them, or hangs up before the answer,
+//! takes memory, file descriptors or CPU before any request is there to be refused. hyper has a
+//! limit for most of it; many are off, too high, or (header timeouts) have no effect until a timer
+//! is set. [`serve`] sets them all ([`Limits`]), and adds what hyper leaves to others:
+//!
+//! | | |
+//! |---|---|
+//! | too many connections, or too fast | refused by core's [`ConnectionGate`] before the handshake; by class of peer if addresses tell ([`Serve::classify`]) |
+//! | no file descriptors | waits, with a back-off, rather than spin ([`Listener`]) |
+//! | a peer that does not finish its greeting, its handshake or its headers | cut off |
+//! | a peer that reads no answer, or sends no body | cut off |
+//! | a peer that sends a body that was refused | thrown away up to a limit ([`RequestBody`]), so that it sees the answer |
+//! | connections as work | tracked by the [`Executor`], so that the load average sees them |
+//! | the end | [`Life`]: lame duck, drain, exit |
+//!
+//! ```no_run
+//! # #[cfg(feature = "axum")]
+//! # async fn run(router: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = tokio::net::TcpListener::bind("[::]:8080").await?;
+//! tidegate::serve(listener, router.into_make_service()).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! tonic and axum go into one port by tonic's `Routes::into_axum_router`, merged with the rest.
+//!
+//! # Leaving
+//!
+//! As soon as the task is a lame duck, HTTP/2 connections get a GOAWAY and HTTP/1 connections close
+//! after their next answer (at once, if they are idle), one after the other within
+//! [`Serve::goodbye_spread`]. Who connects after that is served, until the drain delay is over.
+//! Then nobody is, and what is in flight has until the limit of draining.
+//!
+//! A connection that was upgraded (a WebSocket) is no longer HTTP, and neither counted nor waited
+//! for: whoever holds it should watch [`Life`].
+
+mod activity;
+mod body;
+mod connection;
+mod front;
+mod io;
+mod limits;
+mod listener;
+mod peer;
+mod stall;
+#[cfg(feature = "tls")]
+mod tls;
+
+pub use body::{BodyError, RequestBody};
+pub use limits::{InvalidLimit, Limits};
+pub use listener::Listener;
+pub use peer::Peer;
+#[cfg(feature = "tls")]
+pub use tls::{ClientCertificates, InvalidTls, Tls};
+
+use crate::clock::Clock;
+use crate::executor::Executor;
+use crate::life::{Life, LifeConfig, Phase};
+use connection::Place;
+use core::fmt;
+use core::pin::{Pin, pin};
+use core::time::Duration;
+use http::{Request, Response};
+use http_body::Body;
+use hyper_util::rt::TokioTimer;
+use hyper_util::server::conn::auto;
+use listener::Backoff;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use thiserror::Error;
+use tidegate_core::Criticality;
+use tidegate_core::connection::gate::{ConnectionGate, ConnectionLimit, ConnectionLimits};
+use tidegate_core::rng::SeededRng;
+use tokio::sync::watch;
+use tower_service::Service;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type WarmUp = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
+type Classify = Arc<dyn Fn(SocketAddr) -> Option<Criticality> + Send + Sync>;
+
+/// Serves what comes from `listener`. `make` makes the service of each connection, and is told its
+/// [`Peer`]: a router of axum by `into_make_service`, another service by [`each`].
+pub fn serve<L: Listener, M>(listener: L, make: M) -> Serve<L, M> {
+    Serve {
+        listener,
+        make,
+        life: None,
+        clock: Clock::default(),
+        executor: None,
+        limits: Limits::default(),
+        gate: None,
+        classify: None,
+        goodbye_spread: Duration::ZERO,
+        warm_up: None,
+        counters: Arc::default(),
+        #[cfg(feature = "tls")]
+        tls: None,
+    }
+}
+
+/// A server that is about to run: await it.
+#[must_use = "a server does nothing unless awaited"]
+pub struct Serve<L, M> {
+    listener: L,
+    make: M,
+    life: Option<Life>,
+    clock: Clock,
+    executor: Option<Executor>,
+    limits: Limits,
+    gate: Option<Arc<ConnectionGate>>,
+    classify: Option<Classify>,
+    goodbye_spread: Duration,
+    warm_up: Option<WarmUp>,
+    counters: Arc<Counters>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
+
+impl<L, M> fmt::Debug for Serve<L, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serve").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl<L, M> Serve<L, M> {
+    /// The life that this server is part of. Without, it has one of its own that ends by SIGTERM or
+    /// ctrl-c.
+    pub fn life(mut self, life: Life) -> Self {
+        self.life = Some(life);
+        self
+    }
+
+    /// The clock of the gate and of idle connections; the system's if not said.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// What counts the work of connections; one of its own if not said, which nobody looks at.
+    pub fn executor(mut self, executor: Executor) -> Self {
+        self.executor = Some(executor);
+        self
+    }
+
+    /// The limits of each connection.
+    pub const fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How many connections there may be; the gate's own defaults if not said. Several servers may
+    /// share a gate.
+    pub fn connections(mut self, gate: Arc<ConnectionGate>) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// What connections from an address count as, if it tells: health checkers and proxies find
+    /// room where strangers do not.
+    pub fn classify(
+        mut self,
+        class: impl Fn(SocketAddr) -> Option<Criticality> + Send + Sync + 'static,
+    ) -> Self {
+        self.classify = Some(Arc::new(class));
+        self
+    }
+
+    /// A lame duck asks its connections to end one after the other within this time, so that not
+    /// all clients reconnect elsewhere at once; all at once if not said. Longer than the drain
+    /// delay is as long as the drain delay.
+    pub const fn goodbye_spread(mut self, spread: Duration) -> Self {
+        self.goodbye_spread = spread;
+        self
+    }
+
+    /// What has to be done before the task is ready. Health is answered meanwhile. If it fails, the
+    /// server ends, and says why.
+    pub fn prewarm<E: Into<BoxError>>(
+        mut self,
+        warm_up: impl Future<Output = Result<(), E>> + Send + 'static,
+    ) -> Self {
+        self.warm_up = Some(Box::pin(async { warm_up.await.map_err(Into::into) }));
+        self
+    }
+
+    /// Encrypts connections.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// What it counts while it runs.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+}
+
+/// What a server has counted.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Connections that were taken.
+    pub accepted: AtomicU64,
+    /// Connections that were refused because too many were open.
+    pub refused_open: AtomicU64,
+    /// Connections that were refused because they came too fast.
+    pub refused_rate: AtomicU64,
+    /// Times that no connection could be taken, for want of file descriptors for instance.
+    pub accept_errors: AtomicU64,
+    /// Handshakes that failed or took too long.
+    pub handshakes_failed: AtomicU64,
+    /// Connections for which there was no service.
+    pub unserved: AtomicU64,
+    /// Connections that were cut off because they did not end when they were asked to.
+    pub cut: AtomicU64,
+}
+
+/// Why a server ended in disorder.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// With these limits nobody could be served.
+    #[error(transparent)]
+    Limits(#[from] InvalidLimit),
+    /// The task could not warm up, and was never ready.
+    #[error("warming up failed")]
+    Prewarm(#[source] BoxError),
+    /// Signals cannot be listened to; give the server a [`Life`] that ends by other means.
+    #[error("SIGTERM and ctrl-c cannot be listened to")]
+    Signals(#[source] std::io::Error),
+}
+
+/// What all connections share.
+struct Common {
+    life: Life,
+    clock: Clock,
+    executor: Executor,
+    limits: Limits,
+    gate: Arc<ConnectionGate>,
+    classify: Option<Classify>,
+    goodbye_spread: Duration,
+    counters: Arc<Counters>,
+    http: auto::Builder<Executor>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
+
+impl<L, M, S, B> IntoFuture for Serve<L, M>
+where
+    L: Listener,
+    M: Service<Peer, Response = S> + Clone + Send + 'static,
+    M::Future: Send,
+    M::Error: Into<BoxError> + Send,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    type Output = Result<(), ServeError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl<L, M, S, B> Serve<L, M>
+where
+    L: Listener,
+    M: Service<Peer, Response = S> + Clone + Send + 'static,
+    M::Future: Send,
+    M::Error: Into<BoxError> + Send,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    async fn run(self) -> Result<(), ServeError> {
+        self.limits.check()?;
+        let life = if let Some(life) = self.life {
+            life
+        } else {
+            let life = Life::new(LifeConfig::default(), self.clock.clone());
+            life.stop_on_signals().map_err(ServeError::Signals)?;
+            life
+        };
+        let runtime = tokio::runtime::Handle::current();
+        let executor =
+            self.executor.unwrap_or_else(|| Executor::for_runtime(self.clock.clone(), &runtime));
+        let common = Arc::new(Common {
+            http: http(executor.clone(), &self.limits),
+            gate: self.gate.unwrap_or_else(default_gate),
+            life,
+            clock: self.clock,
+            executor,
+            limits: self.limits,
+            classify: self.classify,
+            goodbye_spread: self.goodbye_spread,
+            counters: self.counters,
+            #[cfg(feature = "tls")]
+            tls: self.tls,
+        });
+        let _hold = common.life.hold();
+        // Every connection holds a receiver: when there is none left, all are closed.
+        let alive = watch::Sender::new(());
+        let ended = accept_all(&common, self.listener, self.make, self.warm_up, &alive).await;
+        tokio::select! {
+            () = alive.closed() => {}
+            _ = common.life.reached(Phase::Gone) => {}
+        }
+        // Those that are cut off see it themselves.
+        alive.closed().await;
+        ended
+    }
+}
+
+/// Takes connections until the task drains. The listener is closed when this returns.
+async fn accept_all<L, M, S, B>(
+    common: &Arc<Common>,
+    mut listener: L,
+    make: M,
+    warm_up: Option<WarmUp>,
+    alive: &watch::Sender<()>,
+) -> Result<(), ServeError>
+where
+    L: Listener,
+    M: Service<Peer, Response = S> + Clone + Send + 'static,
+    M::Future: Send,
+    M::Error: Into<BoxError> + Send,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let mut dice = SeededRng::new(RandomState::new().hash_one(0));
+    let mut backoff = Backoff::default();
+    let mut draining = pin!(common.life.draining());
+    let mut warm_up = warm_up.unwrap_or_else(|| Box::pin(core::future::ready(Ok(()))));
+    let mut warm = false;
+    loop {
+        tokio::select! {
+            () = &mut draining => return Ok(()),
+            warmed = &mut warm_up, if !warm => {
+                warm = true;
+                if let Err(error) = warmed {
+                    common.life.stop();
+                    return Err(ServeError::Prewarm(error));
+                }
+                common.life.ready();
+            }
+            (io, address) = next(&mut listener, &mut backoff, &common.counters) => {
+                let Some((peer, place)) = admit(common, address) else {
+                    L::refuse(io);
+                    continue;
+                };
+                let (common, make, dice) = (Arc::clone(common), make.clone(), dice.fork());
+                let alive = alive.subscribe();
+                drop(common.executor.clone().spawn(async move {
+                    let _held = (alive, place);
+                    secure_and_run(common, io, peer, make, dice).await;
+                }));
+            }
+        }
+    }
+}
+
+/// The next connection that can be had.
+async fn next<L: Listener>(
+    listener: &mut L,
+    backoff: &mut Backoff,
+    counters: &Counters,
+) -> (L::Io, Option<SocketAddr>) {
+    loop {
+        match listener.accept().await {
+            Ok(connection) => {
+                backoff.on_accept();
+                return connection;
+            }
+            Err(error) => {
+                counters.accept_errors.fetch_add(1, Relaxed);
+                if let Some(wait) = backoff.on_error(&error) {
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+}
+
+/// Asks the gate.
+fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, Place)> {
+    let class = match (&common.classify, address) {
+        (Some(classify), Some(address)) => classify(address),
+        _ => None,
+    };
+    let counters = &common.counters;
+    match common.gate.accept(class, common.clock.now()) {
+        Ok(()) => {
+            counters.accepted.fetch_add(1, Relaxed);
+            Some((Peer::new(address, class), Place::new(Arc::clone(&common.gate))))
+        }
+        Err(refused) => {
+            let counter = match refused.limit {
+                ConnectionLimit::AcceptRate => &counters.refused_rate,
+                _ => &counters.refused_open,
+            };
+            counter.fetch_add(1, Relaxed);
+            None
+        }
+    }
+}
+
+async fn secure_and_run<I, M, S, B>(
+    common: Arc<Common>,
+    io: I,
+    peer: Peer,
+    make: M,
+    dice: SeededRng,
+) where
+    I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    M: Service<Peer, Response = S>,
+    M::Error: Into<BoxError>,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &common.tls {
+        let secured = tokio::select! {
+            secured = tls.accept(io, peer, &common.gate) => secured,
+            () = common.life.draining() => return,
+        };
+        let counter = match secured {
+            Ok((io, peer)) => return connection::run(common, io, peer, make, dice).await,
+            Err(tls::Unsecured::Failed) => &common.counters.handshakes_failed,
+            Err(tls::Unsecured::Refused) => &common.counters.refused_open,
+        };
+        counter.fetch_add(1, Relaxed);
+        return;
+    }
+    connection::run(common, io, peer, make, dice).await;
+}
+
+fn default_gate() -> Arc<ConnectionGate> {
+    // The defaults are in order, as core's own tests say.
+    #[allow(clippy::unwrap_used)]
+    Arc::new(ConnectionGate::new(ConnectionLimits::default()).unwrap())
+}
+
+/// hyper with all limits set.
+fn http(executor: Executor, limits: &Limits) -> auto::Builder<Executor> {
+    let mut builder = auto::Builder::new(executor);
+    let mut http1 = builder.http1();
+    http1
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(limits.h1_buffer_max);
+    if let Some(headers) = limits.h1_headers_max {
+        http1.max_headers(headers);
+    }
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.h2_streams_max)
+        .max_header_list_size(limits.h2_header_list_max)
+        .max_pending_accept_reset_streams(limits.h2_resets_max)
+        .max_local_error_reset_streams(limits.h2_errors_max)
+        .keep_alive_interval(limits.h2_ping_interval)
+        .keep_alive_timeout(limits.h2_ping_timeout);
+    builder
+}
+
+/// Makes clones of one service, for [`serve`].
+pub const fn each<S>(service: S) -> Each<S> {
+    Each(service)
+}
+
+/// Made by [`each`].
+#[derive(Debug, Clone)]
+pub struct Each<S>(S);
+
+impl<S: Clone, T> Service<T> for Each<S> {
+    type Response = S;
+    type Error = core::convert::Infallible;
+    type Future = core::future::Ready<Result<S, Self::Error>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut core::task::Context<'_>,
+    ) -> core::task::Poll<Result<(), Self::Error>> {
+        core::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: T) -> Self::Future {
+        core::future::ready(Ok(self.0.clone()))
+    }
+}
