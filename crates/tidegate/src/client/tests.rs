@@ -1,0 +1,5 @@
+//! In memory and in virtual time.
+#![allow(clippy::unwrap_used)]
+
+mod layer;
+mod support;
