@@ -8,11 +8,15 @@
 //!
 //! Outside of a runtime there is no keeper. Then shares stand still and retries run dry.
 
+use core::pin::pin;
 use core::time::Duration;
+use futures_util::future::select;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::Wake;
 use tidegate_core::Timestamp;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How often controllers tick. Against a throttle's window of two minutes it is nothing.
@@ -55,9 +59,37 @@ pub(super) trait Kept: Send + Sync + 'static {
 /// Whether somebody keeps it.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
+    /// For what should not wait until the next tick.
+    nudge: Arc<Nudge>,
     /// Until when nobody has to look, in nanoseconds.
     until: AtomicU64,
     keepers: AtomicU64,
+}
+
+/// Wakes the keeper before its time. As a waker, it does so for whoever was polled in a tick.
+#[derive(Debug, Default)]
+pub(super) struct Nudge(Notify);
+
+impl Nudge {
+    pub(super) fn now(&self) {
+        self.0.notify_one();
+    }
+}
+
+impl Wake for Nudge {
+    fn wake(self: Arc<Self>) {
+        self.now();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.now();
+    }
+}
+
+impl Watch {
+    pub(super) const fn nudge(&self) -> &Arc<Nudge> {
+        &self.nudge
+    }
 }
 
 /// Makes sure that `kept` ticks.
@@ -79,15 +111,16 @@ fn begin<K: Kept>(kept: &Arc<K>, until: u64, now: Timestamp) {
     let mine = watch.until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed);
     if mine.is_ok() {
         let number = watch.keepers.fetch_add(1, Ordering::Relaxed) + 1;
-        drop(runtime.spawn(keep(Arc::downgrade(kept), number)));
+        let nudge = Arc::clone(&watch.nudge);
+        drop(runtime.spawn(keep(Arc::downgrade(kept), number, nudge)));
     }
 }
 
-async fn keep<K: Kept>(kept: Weak<K>, number: u64) {
+async fn keep<K: Kept>(kept: Weak<K>, number: u64, nudge: Arc<Nudge>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        select(pin!(ticks.tick()), pin!(nudge.0.notified())).await;
         let Some(kept) = kept.upgrade() else { return };
         let watch = kept.watch();
         if watch.keepers.load(Ordering::Relaxed) != number {

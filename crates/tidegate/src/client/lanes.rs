@@ -7,10 +7,12 @@
 //! A lane belongs to a [`Key`]. The list holds keys weakly, which keeps a key's address from being
 //! given to another; lanes whose client is gone are dropped when the next one is made.
 
+use core::cell::RefCell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::LocalKey;
 use tidegate_core::rng::{SeededRng, mix};
 
 /// Whose lanes.
@@ -41,6 +43,28 @@ impl<T> Slots<T> {
         self.slots.retain(|(owner, _)| owner.strong_count() > 0);
         self.slots.push((Arc::downgrade(&key.0), lane));
         self.slots.len() - 1
+    }
+}
+
+/// Asks, or tells, this thread's lane of `key` among `lanes`.
+#[inline]
+pub(super) fn with<T, R>(
+    lanes: &'static LocalKey<RefCell<Slots<T>>>,
+    key: &Key,
+    make: impl Fn() -> T,
+    work: impl FnOnce(&mut T) -> R,
+) -> R {
+    let mut work = Some(work);
+    let found = lanes.try_with(|lanes| {
+        let mut lanes = lanes.try_borrow_mut().ok()?;
+        let work = work.take()?;
+        Some(work(lanes.lane(key, &make)))
+    });
+    match (found, work) {
+        (Ok(Some(result)), _) => result,
+        // The thread is ending, and its lanes are gone: a lane for this once.
+        (_, Some(work)) => work(&mut make()),
+        (_, None) => unreachable!("work is taken only to be done"),
     }
 }
 

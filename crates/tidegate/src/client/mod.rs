@@ -10,6 +10,7 @@
 //! is overloaded. What it does not hear of it cannot count: a caller that drops a request before
 //! the timeout of the layer has learnt nothing about the backend.
 
+mod balancer;
 mod body;
 mod error;
 mod inherit;
@@ -23,6 +24,10 @@ mod shared;
 mod tests;
 mod trail;
 
+pub use balancer::{
+    Attempt, Balance, Balanced, Balancer, BalancerBuilder, BalancerCounts, Change, Discovery,
+    Endpoint, HttpProber, METRIC_LATENCY, METRIC_RIF, Prober, Reporter, Reports, Spill, Subset,
+};
 pub use body::Watched;
 pub use error::{BoxError, NoEndpoint, Throttled, TimedOut};
 pub use layer::{Builder, Layer, Repeat};

@@ -1,7 +1,7 @@
 //! What all services of a layer have in common: one throttle and one budget for one backend.
 
 use super::keeper::{Kept, Time, Watch};
-use super::lanes::{Dice, Key, Slots};
+use super::lanes::{self, Dice, Key, Slots};
 use super::layer::Config;
 use core::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,18 +85,7 @@ impl Shared {
             budget: self.budget.lane(),
             rng: self.dice.next(),
         };
-        let mut work = Some(work);
-        let found = LANES.try_with(|lanes| {
-            let mut lanes = lanes.try_borrow_mut().ok()?;
-            let work = work.take()?;
-            Some(work(lanes.lane(&self.key, make)))
-        });
-        match (found, work) {
-            (Ok(Some(result)), _) => result,
-            // The thread is ending, and its lanes are gone: a lane for this once.
-            (_, Some(work)) => work(&mut make()),
-            (_, None) => unreachable!("work is taken only to be done"),
-        }
+        lanes::with(&LANES, &self.key, make, work)
     }
 
     pub(super) fn count_given_up(&self, reason: GiveUpReason) {
