@@ -79,11 +79,7 @@ impl fmt::Display for Throttled {
 impl Error for Throttled {
     #[cfg(feature = "tonic")]
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(self.status.get_or_init(|| {
-            let answer = self.respond(Protocol::Grpc, Version::HTTP_2);
-            tonic::Status::from_header_map(answer.headers())
-                .unwrap_or_else(|| tonic::Status::resource_exhausted(self.to_string()))
-        }))
+        Some(self.status.get_or_init(|| self.into()))
     }
 }
 

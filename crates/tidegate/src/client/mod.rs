@@ -13,15 +13,21 @@
 mod balancer;
 mod body;
 mod error;
+#[cfg(feature = "hyper-util")]
+pub mod hyper;
 mod inherit;
 mod keeper;
 mod lanes;
 mod layer;
 pub(crate) mod replay;
+#[cfg(feature = "reqwest")]
+pub mod reqwest;
 mod service;
 mod shared;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tonic")]
+pub mod tonic;
 mod trail;
 
 pub use balancer::{

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod balancer;
+mod body;
 mod layer;
 mod support;
