@@ -6,6 +6,45 @@
 //! matters, until when it is wanted and which try it is. It understands what any server says:
 //! 503 and 429, `retry-after`, `UNAVAILABLE`, `RESOURCE_EXHAUSTED`, pushback.
 //!
+//! | for | one line |
+//! |---|---|
+//! | any tower service | `Layer::new("inventory").layer(client)` |
+//! | tonic | `tonic::protect("inventory", channel)` |
+//! | reqwest | `reqwest::Client::new("inventory", client)` |
+//! | hyper-util, balanced | `hyper::balancer(Discovery::dns("inventory:80"))` |
+//!
+//! ```
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tidegate::client::{Balancer, Discovery, Endpoint, Layer, Throttled};
+//! use tower::{ServiceExt, service_fn};
+//! use tower_layer::Layer as _;
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! // How to talk to one endpoint: here, without a network.
+//! let make = |endpoint: &Endpoint| {
+//!     let name = Bytes::from(endpoint.to_string());
+//!     let answer = move |_: Request<Full<Bytes>>| {
+//!         let answer = Response::new(Full::new(name.clone()));
+//!         async { Ok::<_, std::convert::Infallible>(answer) }
+//!     };
+//!     Ok::<_, std::convert::Infallible>(service_fn(answer))
+//! };
+//! let balancer = Balancer::builder(Discovery::list(["a:80", "b:80"]), make).build()?;
+//! let inventory = Layer::new("inventory").layer(balancer);
+//!
+//! let request = Request::new(Full::from("how many?"));
+//! match inventory.oneshot(request).await {
+//!     Ok(answer) => assert_eq!(answer.status(), 200),
+//!     Err(error) => match Throttled::find(&*error) {
+//!         Some(throttled) => println!("held back: {throttled}"),
+//!         None => return Err(error),
+//!     },
+//! }
+//! # Ok::<(), tidegate::client::BoxError>(()) }).unwrap();
+//! ```
+//!
 //! When it is wrong: a backend that answers 503 for reasons of its own is throttled like one that
 //! is overloaded. What it does not hear of it cannot count: a caller that drops a request before
 //! the timeout of the layer has learnt nothing about the backend.

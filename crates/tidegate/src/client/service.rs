@@ -192,17 +192,12 @@ impl Call {
                 Some(kept) => B::again(kept).await,
                 None => None,
             };
-            (parts, body) = match (copy, again) {
-                (Some((body, rest)), Some(parts)) => {
-                    kept = Some(rest);
-                    (parts, body)
-                }
-                _ => {
-                    self.shared.count_unrepeatable();
-                    self.caller.gave_up();
-                    return head.map(|head| head.map(|()| Watched::new(None, None)));
-                }
+            let (Some((copy, rest)), Some(again)) = (copy, again) else {
+                self.shared.count_unrepeatable();
+                self.caller.gave_up();
+                return head.map(|head| head.map(|()| Watched::new(None, None)));
             };
+            (parts, body, kept) = (again, copy, Some(rest));
             attempt += 1;
         }
     }

@@ -32,7 +32,7 @@ proptest! {
         let attempts = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&attempts);
         let backend = tower::service_fn(move |_: Request<Empty<Bytes>>| {
-            let refused = seen.fetch_add(1, Ordering::Relaxed) % refuses == 0;
+            let refused = seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(refuses);
             let status = if refused { 503 } else { 200 };
             let response = Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap();
             async move { Ok::<_, Infallible>(response) }

@@ -121,7 +121,7 @@ impl ReportCell {
     pub(super) fn put(&self, report: &LoadReport) {
         let version = self.version.load(Ordering::Relaxed);
         let writing = version.wrapping_add(1);
-        let mine = version % 2 == 0
+        let mine = version.is_multiple_of(2)
             && self
                 .version
                 .compare_exchange(version, writing, Ordering::AcqRel, Ordering::Relaxed)
@@ -140,7 +140,7 @@ impl ReportCell {
     /// The report, if there is one that is newer than version `seen`, which is then that of this.
     pub(super) fn take(&self, seen: &mut u64) -> Option<LoadReport> {
         let version = self.version.load(Ordering::Acquire);
-        if version == *seen || version % 2 == 1 {
+        if version == *seen || !version.is_multiple_of(2) {
             return None;
         }
         let numbers = self.numbers.each_ref().map(|n| f64::from_bits(n.load(Ordering::Acquire)));

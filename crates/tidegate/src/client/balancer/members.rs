@@ -39,9 +39,18 @@ pub(super) type Table<S> = Vec<Option<Arc<Slot<S>>>>;
 struct Known<S> {
     slot: Arc<Slot<S>>,
     report_seen: u64,
-    /// Whether the policy has heard that it is a lame duck, and when it may come back.
-    lame: Option<Option<Timestamp>>,
+    standing: Standing,
     reports: Option<Task>,
+}
+
+/// What the policy has heard of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Serves,
+    /// Its own answer said that it shuts down.
+    LameUntil(Timestamp),
+    /// Discovery said so, and has to take it back.
+    LameUntilAdded,
 }
 
 /// Ends with what it belongs to.
@@ -115,7 +124,7 @@ impl<S: Clone + Send + Sync + 'static> Members<S> {
                     k.slot.endpoint.address() == endpoint.address() && k.slot.member.is_lame()
                 };
                 if let Some(known) = self.known.iter_mut().flatten().find(lame) {
-                    known.lame = Some(Some(now));
+                    known.standing = Standing::LameUntil(now);
                 }
                 self.name(endpoint);
             }
@@ -126,7 +135,7 @@ impl<S: Clone + Send + Sync + 'static> Members<S> {
                     known.slot.member.lame_duck();
                     let Member { id, group, .. } = *known.slot.member;
                     self.parts.policies[group].lame_duck(id, now);
-                    known.lame = Some(None);
+                    known.standing = Standing::LameUntilAdded;
                 }
             }
         }
@@ -194,7 +203,7 @@ impl<S: Clone + Send + Sync + 'static> Members<S> {
         let member =
             Member::new(id, group, Arc::clone(&self.parts.gates), Arc::clone(&self.parts.nudge));
         let slot = Arc::new(Slot { member: Arc::new(member), endpoint, service });
-        let known = Known { slot, report_seen: 0, lame: None, reports: None };
+        let known = Known { slot, report_seen: 0, standing: Standing::Serves, reports: None };
         match self.known.get_mut(free) {
             Some(place) => *place = Some(known),
             None => self.known.push(Some(known)),
@@ -223,14 +232,14 @@ impl<S: Clone + Send + Sync + 'static> Members<S> {
     fn lame_ducks(&mut self, now: Timestamp) {
         for known in self.known.iter_mut().flatten() {
             let member = &known.slot.member;
-            match known.lame {
-                None if member.is_lame() => {
+            match known.standing {
+                Standing::Serves if member.is_lame() => {
                     self.parts.policies[member.group].lame_duck(member.id, now);
-                    known.lame = Some(Some(now + self.parts.lame_duck_wait));
+                    known.standing = Standing::LameUntil(now + self.parts.lame_duck_wait);
                 }
-                Some(Some(until)) if until <= now => {
+                Standing::LameUntil(until) if until <= now => {
                     // Whatever answers at this address by now has been started since.
-                    known.lame = None;
+                    known.standing = Standing::Serves;
                     member.forgive();
                     self.parts.policies[member.group].add(member.id, Join::Cold, now);
                 }

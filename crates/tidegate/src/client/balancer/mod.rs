@@ -51,6 +51,7 @@ use tidegate_core::{Criticality, Outcome, Timestamp};
 use tidegate_wire::answer;
 use tidegate_wire::orca;
 use tidegate_wire::protocol::Protocol;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// How often a lane is asked for another pick when the first is to be avoided. After that the table
@@ -359,20 +360,20 @@ fn no_room<B>(request: &Request<B>) -> Rejection {
 /// Asks the endpoints that a lane wants to know of. Answers go to the lane of whichever thread they
 /// arrive on: its pool is as good a place.
 fn probe<S: Clone + Send + Sync + 'static>(shared: &Arc<Shared<S>>, probes: &Probes) {
-    let Some(prober) = &shared.prober else { return };
+    let (Some(prober), Ok(runtime)) = (&shared.prober, Handle::try_current()) else { return };
     let table = shared.table.load();
     for id in probes.as_slice() {
         let Some(slot) = table.get(id.0 as usize).and_then(Option::as_ref) else { continue };
         let (shared, slot) = (Arc::clone(shared), Arc::clone(slot));
         let asked = prober.probe(&slot.endpoint, slot.service.clone());
-        tokio::spawn(async move {
+        drop(runtime.spawn(async move {
             if let Ok(Some(answer)) = tokio::time::timeout(PROBE_WAIT, asked).await {
                 let (id, group, now) = (slot.member.id, slot.member.group, shared.time().now());
                 shared.gates.lane(|lane| {
                     lane.groups[group].on_probe(id, answer.rif, answer.latency, now);
                 });
             }
-        });
+        }));
     }
 }
 

@@ -6,7 +6,8 @@
 
 use core::time::Duration;
 use tidegate_core::spillover::{
-    Datacenter, DatacenterId, Demand, LocationId, PickTable, Resources, Spillover, SpilloverConfig,
+    Assignment, Datacenter, DatacenterId, Demand, LocationId, PickTable, Resources, Spillover,
+    SpilloverConfig,
 };
 use tidegate_core::{Cost, CostRate, Timestamp};
 
@@ -89,6 +90,6 @@ impl Spilling {
         let distances = self.distances.clone();
         let demand = Demand::new(LocationId(0), Resources::cpu(cpu), distances);
         let plan = self.spillover.plan(&[demand], &self.datacenters, now);
-        plan.first().map(|assignment| assignment.table())
+        plan.first().map(Assignment::table)
     }
 }

@@ -64,8 +64,8 @@ impl World {
 
 const TURNS: Balance = Balance::RoundRobin(SlowStart::OFF);
 
-fn fine() -> Result<Answer, BoxError> {
-    Ok(answer(200, &[]))
+fn fine() -> Answer {
+    answer(200, &[])
 }
 
 async fn send(balancer: &Balancer<Backend>) -> Result<http::Response<Bytes>, BoxError> {
@@ -84,7 +84,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 #[tokio::test(start_paused = true)]
 async fn turns_are_even() {
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let balancer = world.balancer(Discovery::list(["a", "b", "c"]), TURNS);
     send_many(&balancer, 30, TICK).await;
     assert_eq!(world.counts(), [("a".into(), 10), ("b".into(), 10), ("c".into(), 10)]);
@@ -93,7 +93,7 @@ async fn turns_are_even() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_to_send_to_is_an_error_of_its_own() {
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let balancer = world.balancer(Discovery::list::<Endpoint>([]), TURNS);
     let error = send(&balancer).await.unwrap_err();
     assert!(error.is::<NoEndpoint>());
@@ -136,7 +136,7 @@ async fn a_retry_goes_elsewhere() {
 /// With one endpoint there is no other: the retry goes there again.
 #[tokio::test(start_paused = true)]
 async fn a_retry_goes_to_the_same_one_if_that_is_all() {
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let refusing = Arc::new(AtomicU32::new(0));
     let world = World {
         say: {
@@ -262,7 +262,7 @@ async fn a_name_server_that_fails_takes_nobody_away() {
         .lock()
         .unwrap()
         .extend([Err(io::Error::other("not yet")), Ok(vec![address(2), address(1), address(2)])]);
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let discovery = Discovery::resolver(resolve, Duration::from_secs(5));
     let balancer = world.balancer(discovery, TURNS);
     // The first request waits for the first answer.
@@ -289,7 +289,7 @@ async fn a_name_server_that_fails_takes_nobody_away() {
 async fn a_stream_tells_who_comes_and_goes() {
     let (tell, mut hear) = mpsc::unbounded_channel();
     let changes = futures_util::stream::poll_fn(move |cx| hear.poll_recv(cx));
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let balancer = world.balancer(Discovery::stream(changes), TURNS);
     tell.send(Change::Set(vec!["a".into(), "b".into()])).unwrap();
     send_many(&balancer, 10, TICK).await;
@@ -324,7 +324,7 @@ async fn a_stream_tells_who_comes_and_goes() {
 async fn a_newcomer_starts_slowly() {
     let (tell, mut hear) = mpsc::unbounded_channel();
     let changes = futures_util::stream::poll_fn(move |cx| hear.poll_recv(cx));
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let balance = Balance::RoundRobin(SlowStart::default());
     let balancer = world.balancer(Discovery::stream(changes), balance);
     tell.send(Change::Set(vec!["a".into(), "b".into()])).unwrap();
@@ -344,7 +344,7 @@ async fn a_newcomer_starts_slowly() {
 async fn a_client_connects_to_its_subset() {
     let names: Vec<String> = (0..12).map(|n| format!("task-{n:02}")).collect();
     for policy in [SubsetPolicy::Deterministic, SubsetPolicy::Rocksteadier] {
-        let world = World::new(|_| fine());
+        let world = World::new(|_| Ok(fine()));
         let endpoints = Discovery::list(names.iter().map(String::as_str));
         let balancer = Balancer::builder(endpoints, world.make())
             .subset(Subset { policy, client: 5, size: 4 })
@@ -366,7 +366,7 @@ async fn a_dead_endpoint_is_no_sinkhole() {
         if name == "dead" {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
         }
-        fine()
+        Ok(fine())
     });
     let balancer = world.balancer(
         Discovery::list(["a", "dead"]),
@@ -388,7 +388,7 @@ async fn a_dead_endpoint_is_no_sinkhole() {
 /// A request is active until the last byte of its answer.
 #[tokio::test(start_paused = true)]
 async fn an_open_answer_is_a_busy_endpoint() {
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let balancer = world.balancer(Discovery::list(["a", "b"]), Balance::default());
     let open = balancer.clone().oneshot(request()).await.unwrap();
     let counts = world.counts();
@@ -413,7 +413,7 @@ impl Prober<Backend> for Loads {
 
 #[tokio::test(start_paused = true)]
 async fn probes_find_the_idle_one() {
-    let world = World::new(|_| fine());
+    let world = World::new(|_| Ok(fine()));
     let balancer = Balancer::builder(Discovery::list(["a", "b", "c", "d"]), world.make())
         .balance(Balance::Prequal(PrequalConfig::default()))
         .prober(Loads)
@@ -444,7 +444,7 @@ async fn probes_go_over_http() {
     let service = world.make()(&"b".into()).unwrap();
     let found = prober.probe(&"b".into(), service).await.unwrap();
     assert_eq!(found, ProbeAnswer { rif: 2, latency: Duration::ZERO });
-    let silent = World::new(|_| fine()).make()(&"b".into()).unwrap();
+    let silent = World::new(|_| Ok(fine())).make()(&"b".into()).unwrap();
     assert_eq!(prober.probe(&"b".into(), silent).await, None);
 }
 
@@ -455,7 +455,7 @@ async fn what_does_not_fit_spills_over() {
     let (near, far) = (DatacenterId(1), DatacenterId(2));
     let cpus = |n| Resources::cpu(CostRate::from_cpus(n).unwrap());
     for (far_cpus, expected_far, expected_refused) in [(1.0, 750, 0), (0.0, 0, 750)] {
-        let world = World::new(|_| fine());
+        let world = World::new(|_| Ok(fine()));
         let endpoints = [
             Endpoint::new("n1").in_datacenter(near),
             Endpoint::new("n2").in_datacenter(near),

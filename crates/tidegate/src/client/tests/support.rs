@@ -20,10 +20,12 @@ pub(super) struct Seen {
     pub(super) at: Instant,
 }
 
+type Say = dyn Fn(&Seen, usize) -> Result<Answer, BoxError> + Send + Sync;
+
 /// A backend that does as `answer` says, and remembers what it saw.
 #[derive(Clone)]
 pub(super) struct Backend {
-    answer: Arc<dyn Fn(&Seen, usize) -> Result<Answer, BoxError> + Send + Sync>,
+    answer: Arc<Say>,
     pub(super) seen: Arc<Mutex<Vec<Seen>>>,
 }
 
