@@ -104,7 +104,7 @@ impl TimedOut {
         find(error)
     }
 
-    /// How long it was waited for.
+    /// How long the last attempt was waited for.
     pub const fn waited(&self) -> Duration {
         self.waited
     }

@@ -29,6 +29,7 @@ pub(super) struct Config {
     pub(super) service: Arc<str>,
     pub(super) criticality: Criticality,
     pub(super) timeout: Duration,
+    pub(super) attempt_timeout: Duration,
     pub(super) throttle: ThrottleConfig,
     pub(super) policy: RetryPolicy,
     pub(super) budget: BudgetConfig,
@@ -63,6 +64,17 @@ impl Builder {
     /// A minute is as long as common proxies wait. `Duration::MAX` waits for ever.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.config.timeout = timeout;
+        self
+    }
+
+    /// How long the head of an answer is waited for in one attempt: as long as there is time.
+    ///
+    /// An endpoint that has gone silent, behind a partition for instance, costs a request all of
+    /// its time otherwise. Only those that may be sent twice ([`Builder::repeat`]) are then tried
+    /// again. Too short a time repeats what would have been answered; take a few times the slowest
+    /// percent.
+    pub const fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.config.attempt_timeout = timeout;
         self
     }
 
@@ -145,6 +157,7 @@ impl Layer {
                 service: service.into(),
                 criticality: Criticality::default(),
                 timeout: Duration::from_secs(60),
+                attempt_timeout: Duration::MAX,
                 throttle: ThrottleConfig::default(),
                 policy: RetryPolicy::default(),
                 budget: BudgetConfig::default(),

@@ -253,11 +253,13 @@ impl Call {
             poll_fn(|cx| inner.poll_ready(cx)).await.map_err(Into::into)?;
             inner.call(request).await.map_err(Into::into)
         };
-        match self.end {
+        let began = Instant::now();
+        let patience = began.checked_add(self.shared.config.attempt_timeout);
+        match [self.end, patience].into_iter().flatten().min() {
             None => answer.await,
             Some(end) => match timeout_at(end, answer).await {
                 Ok(answer) => answer,
-                Err(_) => Err(Box::new(TimedOut::new(end - self.began))),
+                Err(_) => Err(Box::new(TimedOut::new(end.saturating_duration_since(began)))),
             },
         }
     }

@@ -117,7 +117,7 @@ impl Discovery {
 
     /// Whatever `resolve` finds, asked again in this interval.
     pub fn resolver(
-        resolve: impl Fn() -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync + 'static,
+        resolve: impl Fn() -> BoxFuture<'static, Resolved> + Send + Sync + 'static,
         interval: Duration,
     ) -> Self {
         let resolve = Arc::new(resolve);
@@ -170,7 +170,10 @@ impl fmt::Debug for Discovery {
     }
 }
 
-type Resolve = dyn Fn() -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+/// What a look-up comes to.
+type Resolved = io::Result<Vec<SocketAddr>>;
+
+type Resolve = dyn Fn() -> BoxFuture<'static, Resolved> + Send + Sync;
 
 /// Asks again and again.
 struct Dns {
@@ -178,7 +181,7 @@ struct Dns {
     interval: Duration,
     /// None: at once.
     due: Option<Instant>,
-    lookup: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
+    lookup: Option<JoinHandle<Resolved>>,
     failures: u64,
 }
 

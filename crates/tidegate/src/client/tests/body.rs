@@ -137,7 +137,8 @@ proptest! {
             let parts: Vec<String> =
                 lengths.iter().map(|&n| letters.by_ref().take(n).collect()).collect();
             let whole: String = parts.concat();
-            let frames = parts.into_iter().map(|part| Ok::<_, Infallible>(Frame::data(Bytes::from(part))));
+            let frames = parts.into_iter().map(|part| Frame::data(Bytes::from(part)));
+            let frames = frames.map(Ok::<_, Infallible>);
             let source = StreamBody::new(stream::iter(frames));
             let (mut body, mut kept) = Replay::new(source).keep(limit);
             let mut most = 0;
@@ -147,7 +148,8 @@ proptest! {
                     match body.frame().await {
                         Some(frame) => {
                             let data = frame.unwrap().into_data().unwrap();
-                            assert_eq!(&whole.as_bytes()[sent..sent + data.len()], &data[..], "{n}");
+                            let expected = &whole.as_bytes()[sent..sent + data.len()];
+                            assert_eq!(expected, &data[..], "{n}");
                             sent += data.len();
                         }
                         None => assert_eq!(sent, whole.len()),

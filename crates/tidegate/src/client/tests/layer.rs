@@ -201,3 +201,33 @@ async fn nobody_waits_for_ever() {
     assert_eq!(began.elapsed(), Duration::from_secs(3));
     assert_eq!(layer.counts().attempts[Criticality::Critical.index()].unanswered, 1);
 }
+
+/// One attempt in two is never answered. What may be sent twice is, after its second; what may not
+/// fails then.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_not_answered_is_made_again_where_it_may() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let flaky = tower::service_fn(move |_: http::Request<http_body_util::Full<bytes::Bytes>>| {
+        let silent = counted.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        async move {
+            if silent {
+                core::future::pending::<()>().await;
+            }
+            Ok::<_, crate::client::BoxError>(answer(200, &[]))
+        }
+    });
+    let layer = Layer::builder("flaky").attempt_timeout(Duration::from_secs(1)).seed(1).build();
+    let earner = layer.layer(Backend::script(vec![answer(200, &[])]));
+    earn(&earner, 3).await;
+    let service = layer.layer(flaky);
+    let began = Instant::now();
+    assert_eq!(send(&service, request()).await.unwrap().status(), 200);
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    let mut post = request();
+    *post.method_mut() = http::Method::POST;
+    let error = send(&service, post).await.unwrap_err();
+    assert_eq!(TimedOut::find(&*error).unwrap().waited(), Duration::from_secs(1));
+    assert_eq!(count.load(Ordering::Relaxed), 3);
+    assert_eq!(layer.counts().attempts[Criticality::Critical.index()].unanswered, 2);
+}
