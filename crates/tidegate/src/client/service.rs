@@ -26,7 +26,7 @@ use super::trail::Trail;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::mem;
-use core::pin::Pin;
+use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use http::request::Parts;
@@ -163,16 +163,18 @@ impl Call {
         let (mut parts, body) = request.into_parts();
         let (mut body, mut kept) = if attempts_max > 1 {
             let (body, kept) = body.keep(self.shared.config.kept_bytes_max);
-            parts.extensions.insert(Trail::default());
             (body, Some(kept))
         } else {
             (body, None)
         };
+        let trail = Trail::default();
+        parts.extensions.insert(trail.clone());
         let mut attempt = 1;
         loop {
             let again = kept.is_some().then(|| parts.clone());
             self.write(&mut parts, attempt);
-            let answer = self.send(&mut inner, Request::from_parts(parts, body)).await;
+            let request = Request::from_parts(parts, body);
+            let answer = self.send(&mut inner, request, &trail).await;
             let (answer, next) =
                 self.judge(answer, attempt, || kept.as_mut().is_none_or(|kept| B::is_lost(kept)));
             let wait = match next {
@@ -244,22 +246,28 @@ impl Call {
         &self,
         inner: &mut S,
         request: Request<B>,
+        trail: &Trail,
     ) -> Result<Response<RB>, BoxError>
     where
         S: tower_service::Service<Request<B>, Response = Response<RB>> + Clone,
         S::Error: Into<BoxError>,
     {
-        let answer = async {
+        trail.renew();
+        let mut answer = pin!(async {
             poll_fn(|cx| inner.poll_ready(cx)).await.map_err(Into::into)?;
             inner.call(request).await.map_err(Into::into)
-        };
+        });
         let began = Instant::now();
         let patience = began.checked_add(self.shared.config.attempt_timeout);
         match [self.end, patience].into_iter().flatten().min() {
             None => answer.await,
-            Some(end) => match timeout_at(end, answer).await {
+            Some(end) => match timeout_at(end, answer.as_mut()).await {
                 Ok(answer) => answer,
-                Err(_) => Err(Box::new(TimedOut::new(end.saturating_duration_since(began)))),
+                Err(_) => {
+                    // Said before the attempt is dropped, at the end of this function.
+                    trail.expire();
+                    Err(Box::new(TimedOut::new(end.saturating_duration_since(began))))
+                }
             },
         }
     }

@@ -3,9 +3,13 @@
 //! A retry that goes to the endpoint that has just refused it is refused again. The balancer picks,
 //! but the layer above it retries; so the layer lays a trail into the request's extensions, the
 //! balancer marks where it sent it, and keeps off the marks next time.
+//!
+//! The trail also tells the balancer why an attempt is dropped. The layer above waits only so long;
+//! an endpoint that has said nothing by then has failed, while one whose caller just went away has
+//! not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tidegate_core::balance::BackendId;
 
 /// Marks kept. Three attempts make two that a third has to keep off; who configures more has the
@@ -21,6 +25,7 @@ struct Marks {
     /// One more than the number of the endpoint; zero for none.
     marks: [AtomicU32; MARKS],
     next: AtomicU32,
+    expired: AtomicBool,
 }
 
 impl Trail {
@@ -35,6 +40,21 @@ impl Trail {
     /// Whether it was at `id`.
     pub(super) fn has(&self, id: BackendId) -> bool {
         self.0.marks.iter().any(|mark| mark.load(Ordering::Relaxed) == id.0 + 1)
+    }
+
+    /// The attempt under way is dropped because its time is over.
+    pub(super) fn expire(&self) {
+        self.0.expired.store(true, Ordering::Relaxed);
+    }
+
+    /// Another attempt begins.
+    pub(super) fn renew(&self) {
+        self.0.expired.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the time of the attempt under way is over.
+    pub(super) fn is_expired(&self) -> bool {
+        self.0.expired.load(Ordering::Relaxed)
     }
 
     /// Whether it was anywhere.

@@ -6,6 +6,7 @@
 
 use super::super::keeper::{Nudge, Time};
 use super::super::lanes::{self, Dice, Key, Slots};
+use super::super::trail::Trail;
 use core::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -188,23 +189,30 @@ impl Member {
         self.gates.lane(Local::count_bad_report);
     }
 
-    pub(super) fn begin(self: &Arc<Self>) -> Attempt {
+    pub(super) fn begin(self: &Arc<Self>, trail: Option<Trail>) -> Attempt {
         let (id, group) = (self.id, self.group);
         self.gates.lane(|lane| lane.groups[group].on_start(id));
-        Attempt { member: Arc::clone(self), outcome: Outcome::Abandoned }
+        Attempt { member: Arc::clone(self), outcome: Outcome::Abandoned, trail }
     }
 }
 
-/// An attempt under way. When it is dropped it has ended, as abandoned if nobody said how.
+/// An attempt under way. When it is dropped it has ended: if nobody said how, it was not answered in
+/// the time that it had, or nobody wanted it any more.
 pub struct Attempt {
     pub(super) member: Arc<Member>,
     pub(super) outcome: Outcome,
+    trail: Option<Trail>,
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
         let Member { id, group, gates, .. } = &*self.member;
-        gates.lane(|lane| lane.groups[*group].on_complete(*id, self.outcome));
+        let expired = self.trail.as_ref().is_some_and(Trail::is_expired);
+        let outcome = match self.outcome {
+            Outcome::Abandoned if expired => Outcome::NoAnswer,
+            outcome => outcome,
+        };
+        gates.lane(|lane| lane.groups[*group].on_complete(*id, outcome));
     }
 }
 

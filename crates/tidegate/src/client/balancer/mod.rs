@@ -327,7 +327,7 @@ where
         probe(&shared, &probes);
     }
     let protocol = Protocol::of(request.headers());
-    let mut attempt = slot.member.begin();
+    let mut attempt = slot.member.begin(trail);
     // Whatever goes wrong from here on, there is no answer.
     let mut service = slot.service.clone();
     let response = async {

@@ -385,6 +385,37 @@ async fn a_dead_endpoint_is_no_sinkhole() {
     assert_eq!(served, 2_900, "{:?}", layer.counts());
 }
 
+/// An endpoint that says nothing: the layer above it stops waiting, and that counts against it.
+#[tokio::test(start_paused = true)]
+async fn a_silent_endpoint_is_no_sinkhole() {
+    type Ask = http::Request<Full<Bytes>>;
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&asked);
+    let make = move |endpoint: &Endpoint| {
+        let (silent, counted) = (endpoint.address() == "silent", Arc::clone(&counted));
+        Ok::<_, BoxError>(tower::service_fn(move |_: Ask| {
+            counted.fetch_add(u32::from(silent), Ordering::Relaxed);
+            async move {
+                if silent {
+                    core::future::pending::<()>().await;
+                }
+                Ok::<_, BoxError>(fine())
+            }
+        }))
+    };
+    let balancer = Balancer::builder(Discovery::list(["a", "silent"]), make).seed(3);
+    let layer = Layer::builder("world").attempt_timeout(Duration::from_millis(500)).seed(1).build();
+    let service = layer.layer(balancer.build().unwrap());
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < Duration::from_secs(50) {
+        let _ = service.clone().oneshot(request()).await;
+        sleep(TICK).await;
+    }
+    // An error counts for five seconds, so it is tried about once in that time.
+    let asked = asked.load(Ordering::Relaxed);
+    assert!((5..=20).contains(&asked), "{asked}");
+}
+
 /// A request is active until the last byte of its answer.
 #[tokio::test(start_paused = true)]
 async fn an_open_answer_is_a_busy_endpoint() {
