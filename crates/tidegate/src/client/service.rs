@@ -259,17 +259,15 @@ impl Call {
         });
         let began = Instant::now();
         let patience = began.checked_add(self.shared.config.attempt_timeout);
-        match [self.end, patience].into_iter().flatten().min() {
-            None => answer.await,
-            Some(end) => match timeout_at(end, answer.as_mut()).await {
-                Ok(answer) => answer,
-                Err(_) => {
-                    // Said before the attempt is dropped, at the end of this function.
-                    trail.expire();
-                    Err(Box::new(TimedOut::new(end.saturating_duration_since(began))))
-                }
-            },
+        let Some(end) = [self.end, patience].into_iter().flatten().min() else {
+            return answer.await;
+        };
+        if let Ok(answer) = timeout_at(end, answer.as_mut()).await {
+            return answer;
         }
+        // Said before the attempt is dropped, at the end of this function.
+        trail.expire();
+        Err(Box::new(TimedOut::new(end.saturating_duration_since(began))))
     }
 
     /// What the answer to an attempt means, counted, and what follows.

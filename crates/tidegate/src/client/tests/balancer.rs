@@ -6,7 +6,8 @@ use crate::client::{
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::BoxFuture;
-use http_body_util::{BodyExt, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -245,6 +246,50 @@ async fn reports_without_sense_are_dropped_and_counted() {
     let balancer = world.balancer(Discovery::list(["a"]), balance);
     send_many(&balancer, 100, Duration::from_millis(200)).await;
     assert!((99..=101).contains(&balancer.counts().reports_dropped), "{:?}", balancer.counts());
+}
+
+/// In gRPC reports and the word that a task shuts down come in trailers.
+#[tokio::test(start_paused = true)]
+async fn trailers_are_heard() {
+    type Ask = http::Request<Full<Bytes>>;
+    let seen: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+    let counted = Arc::clone(&seen);
+    let make = move |endpoint: &Endpoint| {
+        let (name, counted) = (endpoint.to_string(), Arc::clone(&counted));
+        Ok::<_, BoxError>(tower::service_fn(move |_: Ask| {
+            *counted.lock().unwrap().entry(name.clone()).or_default() += 1;
+            let lame = name == "lame";
+            let utilization = if name == "a" { 0.25 } else { 0.75 };
+            let mut trailers = report(100.0, utilization).into_parts().0.headers;
+            trailers.insert("grpc-status", if lame { "14" } else { "0" }.parse().unwrap());
+            if lame {
+                trailers.insert("x-tidegate-reason", "lame_duck".parse().unwrap());
+            }
+            let frames = [Frame::data(Bytes::from_static(b"x")), Frame::trailers(trailers)];
+            let body = StreamBody::new(futures_util::stream::iter(frames.map(Ok::<_, BoxError>)));
+            async move { Ok::<_, BoxError>(http::Response::new(body)) }
+        }))
+    };
+    let balancer = Balancer::builder(Discovery::list(["a", "b", "lame"]), make)
+        .balance(Balance::Weighted(WeightedConfig::default()))
+        .lame_duck_wait(Duration::from_secs(1_000))
+        .seed(3)
+        .build()
+        .unwrap();
+    let ask = async |requests: usize| {
+        for _ in 0..requests {
+            let response = balancer.clone().oneshot(super::support::grpc()).await.unwrap();
+            response.into_body().collect().await.unwrap();
+            sleep(TICK).await;
+        }
+        let seen = seen.lock().unwrap();
+        ["a", "b", "lame"].map(|name| seen.get(name).copied().unwrap_or(0))
+    };
+    let before = ask(1_300).await;
+    let after = ask(400).await;
+    assert_eq!((before[2], after[2]), (1, 1));
+    // As of headers: three to one.
+    assert!((298..=302).contains(&(after[0] - before[0])), "{before:?} {after:?}");
 }
 
 #[tokio::test(start_paused = true)]
