@@ -196,8 +196,8 @@ impl Member {
     }
 }
 
-/// An attempt under way. When it is dropped it has ended: if nobody said how, it was not answered in
-/// the time that it had, or nobody wanted it any more.
+/// An attempt under way. When it is dropped it has ended: if nobody said how, it was not answered
+/// in the time that it had, or nobody wanted it any more.
 pub struct Attempt {
     pub(super) member: Arc<Member>,
     pub(super) outcome: Outcome,
