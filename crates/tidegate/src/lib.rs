@@ -1,5 +1,7 @@
 //! Overload protection for axum, tonic, hyper and reqwest services.
 
+#[cfg(feature = "tokio")]
+pub mod client;
 pub mod clock;
 pub mod context;
 pub mod executor;
