@@ -152,7 +152,7 @@ impl AdmissionGate {
     /// The number of the plan that holds.
     #[inline]
     fn plan(&self) -> u32 {
-        (self.flags.load(Ordering::Relaxed) >> flag::PLAN) as u32
+        (self.flags.load(Ordering::Acquire) >> flag::PLAN) as u32
     }
 
     fn set_flag(&self, flag: u64, on: bool) {
@@ -236,7 +236,8 @@ impl Lane {
     /// May this request in? No lock, no allocation, no waiting.
     #[inline]
     pub fn admit(&mut self, request: &Request, now: Timestamp, rng: &mut impl Rng) -> Decision {
-        let flags = self.gate.flags.load(Ordering::Relaxed);
+        // Whoever sees the number of a plan sees its limits.
+        let flags = self.gate.flags.load(Ordering::Acquire);
         match self.check(flags, request, now, rng) {
             Ok(()) => Decision::Admit(self.enter(flags, request, None, now)),
             Err(Reason::Overloaded) if flags & flag::DARK == 0 => {

@@ -87,7 +87,7 @@ impl Room {
 
     /// `cost` is no longer in flight, and no thread keeps it.
     pub(super) fn give_back(&self, cost: Cost) {
-        self.used.fetch_sub(cost.as_nanos(), Ordering::Relaxed);
+        self.used.fetch_sub(signed(cost) as u64, Ordering::Relaxed);
     }
 }
 
@@ -134,8 +134,12 @@ impl Lease {
     pub(super) fn give_back(&mut self, room: &Room, plan: u32, cost: Cost) {
         let cost = signed(cost);
         if plan != self.plan {
-            let keep = cost.max(room.part.load(Ordering::Relaxed) as i64);
+            // Whoever lets nothing in has no use for more than a part.
+            let keep = room.part.load(Ordering::Relaxed) as i64;
             *self = Self { left: 0, keep, plan, from: NOBODY };
+        } else if self.keep != UNLIMITED {
+            // Others may have filled up what a lower level had been let in by.
+            self.from = NOBODY;
         }
         self.left = self.left.saturating_add(cost);
         if self.left > self.keep {
@@ -174,7 +178,8 @@ impl Lease {
             return false;
         }
         if mine >= cost {
-            (self.left, self.from) = (mine - cost, from);
+            let keep = self.keep.max(cost);
+            *self = Self { left: mine - cost, keep, plan, from };
             return true;
         }
         let part = room.part.load(Ordering::Relaxed) as i64;
@@ -293,6 +298,30 @@ mod tests {
     }
 
     #[test]
+    fn room_that_comes_back_is_for_whoever_the_limit_lets_in() {
+        let room = limits([100, 100, 200, 200], 0);
+        let mut leases = [room.lease(), room.lease()];
+        assert!(leases[0].take(&room, 1, Sheddable, cost(100), NOW));
+        assert!(leases[1].take(&room, 1, Critical, cost(100), NOW));
+        assert!(!leases[1].take(&room, 1, Critical, cost(100), NOW));
+        // 200 are in flight, then 100: none of it is for the lowest.
+        leases[0].give_back(&room, 1, cost(100));
+        assert!(!leases[0].take(&room, 1, Sheddable, cost(100), NOW));
+        assert!(leases[0].take(&room, 1, Critical, cost(100), NOW));
+    }
+
+    #[test]
+    fn threads_that_only_finish_requests_keep_no_room() {
+        let room = limits([4_600; 4], 4_000);
+        let mut acceptor = room.lease();
+        let mut workers = [room.lease(), room.lease(), room.lease(), room.lease()];
+        for worker in &mut workers {
+            worker.give_back(&room, 1, cost(1_000));
+        }
+        assert_eq!(admitted(&mut acceptor, &room, 1, Critical, 1_000), 5);
+    }
+
+    #[test]
     fn what_comes_back_without_a_lane_is_room_for_all() {
         let room = limits([100; 4], 100);
         let mut lease = room.lease();
@@ -317,6 +346,7 @@ mod tests {
             lease.take(&room, 1, Critical, Cost::MAX, NOW);
             lease.give_back(&room, 1, Cost::MAX);
             lease.give_back(&room, 1, Cost::MAX);
+            room.give_back(Cost::MAX);
             lease.take(&room, 1, Sheddable, Cost::MAX, NOW);
         }
     }

@@ -18,6 +18,9 @@ use core::time::Duration;
 const TIMES: f64 = 4.0;
 /// …but a machine that has become slower must be noticed.
 const TAU_MAX: Duration = Duration::from_secs(10);
+/// What was learnt while work waited is forgotten in so much time without: a moment in which
+/// everything stood still must not make a small machine of a large one for good.
+const FORGET: Duration = Duration::from_secs(60);
 /// Estimates that are further off than this are no estimates.
 const BIAS_MAX: f64 = 64.0;
 
@@ -33,6 +36,8 @@ pub(super) struct Capacity {
     /// Runs only while work is waiting; starts at zero.
     busy_clock: Timestamp,
     was_busy: bool,
+    /// For how long no work has waited.
+    calm: Duration,
     /// Estimated and true cost of what was done, and how many requests that were.
     sums: Rates<3>,
     /// As of the last look.
@@ -48,6 +53,7 @@ impl Capacity {
             done_busy: Rate::new(config.capacity_tau, Timestamp::ZERO),
             busy_clock: Timestamp::ZERO,
             was_busy: false,
+            calm: Duration::ZERO,
             sums: Rates::new(config.bias_tau, now),
             means: [0.0; 3],
         }
@@ -72,11 +78,17 @@ impl Capacity {
         let worked = facts.used.unwrap_or(facts.worked).as_nanos() as f64;
         self.done.add_since_last(worked, now);
         // Work that waits at both ends of a tick says nothing if the CPUs idled in between.
+        self.calm = if busy { Duration::ZERO } else { self.calm + elapsed };
         let idled = facts.load_least.is_some_and(|least| least < 1.0);
         if core::mem::replace(&mut self.was_busy, busy) && busy && !idled {
             self.busy_clock += elapsed;
             self.done_busy.add_since_last(worked, self.busy_clock);
         }
+    }
+
+    /// The task may use other CPUs than it could.
+    pub(super) fn set_cpus(&mut self, cpus: Option<f64>) {
+        self.most = cpus.map(|cpus| cpus * 1e9);
     }
 
     /// Per second, in estimated cost; nothing if it is not known.
@@ -87,7 +99,12 @@ impl Capacity {
         let capacity = match (known, busy) {
             (false, _) => self.most.map(|most| most.max(done)),
             (true, true) => Some(self.done_busy.per_second(self.busy_clock)),
-            (true, false) => Some(self.done_busy.per_second(self.busy_clock).max(done)),
+            (true, false) => {
+                let seen = self.done_busy.per_second(self.busy_clock).max(done);
+                let most = self.most.unwrap_or(seen).max(seen);
+                let forgotten = self.calm.as_secs_f64() / FORGET.as_secs_f64();
+                Some(seen + (most - seen) * forgotten.min(1.0))
+            }
         };
         capacity.map(|true_cost| true_cost / self.bias())
     }

@@ -138,7 +138,7 @@ impl Flight {
         let [queue, slack] = [request * waiting, self.slack * (base - request)];
         let [busy, unit, slack] = [base, queue + slack, slack].map(|time| capacity * time);
         let instant = (facts.inflight.as_nanos() as f64 - busy) / unit;
-        let instant = if instant.is_finite() { instant.max(0.0) } else { 0.0 };
+        let instant = if instant.is_nan() { 0.0 } else { instant.clamp(0.0, f64::MAX) };
         self.smoothed.record(instant, now);
         Queue { busy, unit, slack, instant, smoothed: self.smoothed.get().unwrap_or(0.0) }
     }

@@ -228,7 +228,11 @@ impl Shedder {
     /// Goes on with other parameters. Averages start anew, as what they are over has changed; what
     /// is being shed goes on being shed.
     pub fn reconfigure(&mut self, config: ShedConfig) {
-        if config != self.config {
+        let same = ShedConfig { cpus: self.config.cpus, ..config.clone() };
+        if same == self.config {
+            self.capacity.set_cpus(config.cpus);
+            self.config = config;
+        } else {
             let fresh = Self::new(config, self.last);
             let before = core::mem::replace(self, fresh);
             (self.armed, self.by_signals) = (before.armed, before.by_signals);
@@ -248,7 +252,8 @@ impl Shedder {
         self.capacity.observe(facts, busy, base, elapsed, now);
         self.flight.observe(facts, free, elapsed, now);
         let (request, cpus) = (self.capacity.request(), self.capacity.cpus());
-        self.demand.observe(&facts.offered, request.unwrap_or(0.0) / cpus, now);
+        let one = request.map_or(0.0, |request| request / cpus);
+        self.demand.observe(&facts.offered, if one.is_finite() { one } else { 0.0 }, now);
 
         let known = self.capacity.get(busy, now);
         let queue = match (known, request) {
@@ -278,6 +283,7 @@ impl Shedder {
             self.by_signals = false;
             self.demand.reset();
             self.cut = None;
+            self.trickle(facts, tick, &mut limit);
             [1.0; LEVELS]
         };
         for level in (0..LEVELS - 1).rev() {
@@ -285,7 +291,8 @@ impl Shedder {
         }
         Plan {
             levels: Levels::from_shares(shares),
-            limit: limit.map(|limit| if limit < 1e18 { nanos(limit) } else { Cost::MAX }),
+            // A task with nothing in flight lets one in, whatever it thinks of itself.
+            limit: limit.map(|limit| if limit < 1e18 { nanos(limit.max(1.0)) } else { Cost::MAX }),
             inflight: facts.inflight,
             cut: self.cut.map(|level| Criticality::ALL[level]),
             degrade: self.degrade(reading.utilization.get(), now),
@@ -350,12 +357,12 @@ impl Shedder {
         let queues = limits::queues(self.demand.over(capacity), cut);
         for level in 0..LEVELS {
             limit[level] = if level > cut {
-                limit[level].min(queue.limit(ROOM_SURGE[level]))
+                queue.limit(ROOM_SURGE[level])
             } else {
                 queue.limit(queues[level] * self.config.thresholds[level])
             };
         }
-        self.trickle(facts, look, &mut limit[cut..]);
+        self.trickle(facts, look.tick, &mut limit[cut..]);
         if self.by_signals {
             return self.shares(facts, look, fits, asked);
         }
@@ -371,8 +378,8 @@ impl Shedder {
     }
 
     /// However much is in flight, and if none of it is ever done, a little gets in.
-    fn trickle(&mut self, facts: &Facts, look: Look, limits: &mut [f64]) {
-        let floor = self.config.floor.get() * self.demand.total() * look.tick;
+    fn trickle(&mut self, facts: &Facts, tick: f64, limits: &mut [f64]) {
+        let floor = self.config.floor.get() * self.demand.total() * tick;
         self.owed = (self.owed + floor - facts.completed.as_nanos() as f64).max(0.0);
         if self.owed > 0.0 && self.owed >= self.capacity.request().unwrap_or(0.0) * 1e9 {
             // Room for any part of a request is room for one.
