@@ -81,6 +81,8 @@ struct Machine {
     running: Vec<u32>,
     /// Requests in flight that never end.
     hung: u64,
+    /// Whether the controller is told of CPUs and load, as it is by a real task.
+    told: bool,
     /// Part of a request that has come, by level.
     coming: [f64; 4],
 }
@@ -91,7 +93,13 @@ impl Machine {
         let shedder = Shedder::new(ShedConfig::default(), now);
         let (limit, shares, rng) = (Plan::UNLIMITED, [1.0; 4], SeededRng::new(1));
         let (waiting, running, hung, coming) = (0, Vec::new(), 0, [0.0; 4]);
-        Self { shedder, now, cpus, limit, shares, rng, waiting, running, hung, coming }
+        Self { shedder, now, cpus, limit, shares, rng, waiting, running, hung, told: false, coming }
+    }
+
+    fn told(cpus: usize) -> Self {
+        let config = ShedConfig::default().cpus(cpus as f64).unwrap();
+        let shedder = Shedder::new(config, Timestamp::ZERO);
+        Self { shedder, told: true, ..Self::new(cpus) }
     }
 
     fn inflight(&self) -> Cost {
@@ -127,13 +135,15 @@ impl Machine {
             done += (before - self.running.len()) as u64;
         }
         self.now += TICK;
+        let active = self.waiting + self.running.len() as u64;
+        let load = active as f64 / self.cpus.max(1) as f64;
         let cost = |requests: u64| Cost::from_nanos(MS.as_nanos() * requests);
         let plan = self.shedder.tick(
             &Facts {
                 reading: reading(utilization),
-                load: None,
-                load_least: None,
-                used: None,
+                load: self.told.then_some(load),
+                load_least: self.told.then_some(load),
+                used: self.told.then_some(cost(done)),
                 offered: came.map(cost),
                 admitted: cost(admitted.iter().map(|cpus| (cpus * millis).round() as u64).sum()),
                 done,
@@ -370,15 +380,34 @@ fn a_level_is_touched_only_from_its_threshold_on() {
 
 #[test]
 fn a_stuck_signal_does_not_shut_the_task() {
-    // Whatever is let in gets done, and utilization does not move: a memory leak, say.
-    let mut machine = Machine::new(10);
-    machine.run(9_000, 3.0, [1.0; 4]);
-    let served: f64 = machine.run(1_000, 3.0, [1.0; 4]).iter().sum();
-    // A hundredth at the least, and not much more.
-    assert!((0.03..0.1).contains(&served), "{served} of 4 offered");
-    // And when the signal is well, everything gets in again within two seconds.
-    let opened = (0..1_000).position(|_| !machine.tick(0.1, [1.0; 4]).0.sheds());
-    assert!(opened.unwrap() <= 200, "{opened:?} ticks");
+    for mut machine in [Machine::new(10), Machine::told(10)] {
+        // Whatever is let in gets done, and utilization does not move: a memory leak, say.
+        machine.run(9_000, 3.0, [1.0; 4]);
+        let served: f64 = machine.run(1_000, 3.0, [1.0; 4]).iter().sum();
+        // A hundredth at the least, and not much more.
+        let told = machine.told;
+        assert!((0.03..0.1).contains(&served), "{served} of 4 offered, told: {told}");
+        // And when the signal is well, everything gets in again within two seconds.
+        let opened = (0..1_000).position(|_| !machine.tick(0.1, [1.0; 4]).0.sheds());
+        assert!(opened.unwrap() <= 200, "{opened:?} ticks, told: {told}");
+    }
+}
+
+#[test]
+fn a_stall_does_not_make_a_large_machine_small_for_good() {
+    let mut machine = Machine::told(8);
+    machine.run(300, 0.1, [0.5; 4]);
+    let before = machine.limit[0];
+    // Everything stands still for a fifth of a second, with more than a CPU's worth waiting.
+    machine.cpus = 0;
+    machine.run(20, 0.1, [1.0; 4]);
+    machine.cpus = 8;
+    machine.run(100, 0.1, [0.0; 4]);
+    // Nothing is in flight, and somebody gets in.
+    assert!(machine.run(100, 0.1, [0.01; 4]).iter().all(|&cpus| cpus > 0.0));
+    machine.run(6_500, 0.1, [0.1; 4]);
+    let after = machine.limit[0];
+    assert!(after.as_nanos() >= before.as_nanos() / 2, "{after:?}, and before {before:?}");
 }
 
 #[test]

@@ -170,6 +170,8 @@ struct Look {
     capacity: f64,
     queue: Option<Queue>,
     busy: bool,
+    /// What gets done per second.
+    done: f64,
     /// Seconds until the next tick, as far as the last tells.
     tick: f64,
 }
@@ -276,7 +278,8 @@ impl Shedder {
             _ => [f64::INFINITY; LEVELS],
         };
         let shares = if self.armed[0] {
-            let look = Look { capacity, queue, busy, tick };
+            let done = self.capacity.done(now);
+            let look = Look { capacity, queue, busy, done, tick };
             self.shed(facts, look, &mut limit)
         } else {
             self.boost = 1.0;
@@ -339,13 +342,21 @@ impl Shedder {
         let capacity = look.capacity;
         let waiting = facts.reading.instant.get() / self.set_point();
         let waiting = if self.by_signals { self.waiting.max(waiting) } else { self.waiting };
-        let (fits, asked) = self.demand.fits(capacity, waiting);
+        let (mut fits, mut asked) = self.demand.fits(capacity, waiting);
+        // What fits into the CPUs may be too much for what the signals measure.
+        let signals = facts.reading.utilization.get();
+        if self.by_signals && signals >= self.config.thresholds[0] {
+            for (fits, threshold) in fits.iter_mut().zip(self.config.thresholds) {
+                *fits &= signals < threshold;
+            }
+            asked = 0.0;
+        }
         self.cut = (0..LEVELS).rev().find(|&level| !fits[level] && self.armed[level]);
         for (armed, fits) in self.armed.iter_mut().zip(fits) {
             *armed &= !fits;
         }
-        self.grow(look);
-        if self.boost >= BOOST_OPEN && facts.reading.utilization.get() < self.config.thresholds[0] {
+        self.grow(signals, look);
+        if self.boost >= BOOST_OPEN && signals < self.config.thresholds[0] {
             self.armed = [false; LEVELS];
             self.cut = None;
         }
@@ -418,10 +429,11 @@ impl Shedder {
     }
 
     /// Nothing waits although something is refused: the amount is too low.
-    fn grow(&mut self, look: Look) {
+    fn grow(&mut self, signals: f64, look: Look) {
         let unseen = self.flight.base().unwrap_or(0.0).clamp(GROWTH_TIME.0, GROWTH_TIME.1);
         let growth = 1.0 + GROWTH * look.tick / unseen;
-        self.boost = if look.busy { 1.0 } else { (self.boost * growth).min(BOOST_MAX) };
+        let enough = look.busy || self.by_signals && signals >= self.config.thresholds[0];
+        self.boost = if enough { 1.0 } else { (self.boost * growth).min(BOOST_MAX) };
     }
 
     /// How much to let in per second.
@@ -434,7 +446,8 @@ impl Shedder {
         let inflight = facts.inflight.as_nanos() as f64;
         let missing = by_signals.map_or(0.0, |wanted| wanted - inflight);
         let soon = missing / self.config.horizon.as_secs_f64().max(tick);
-        (capacity * self.boost + soon).max(AMOUNT_MIN * capacity)
+        // With CPUs to spare, what gets done is what the signals go with.
+        (capacity.min(look.done) * self.boost + soon).max(AMOUNT_MIN * look.done)
     }
 
     /// Asks for degraded answers in time, and does not stop asking at once.
