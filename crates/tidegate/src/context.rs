@@ -299,7 +299,8 @@ impl Caller {
         context.task.inner.customer_name(context.customer)
     }
 
-    /// A call below was refused for overload, here or there, and is not tried again.
+    /// A call below was refused for overload or had no answer, here or there, and is not tried
+    /// again.
     pub fn gave_up(&self) {
         if let Some(context) = self.context() {
             context.overloaded_below.store(true, Ordering::Relaxed);

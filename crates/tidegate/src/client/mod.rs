@@ -54,7 +54,6 @@ mod body;
 mod error;
 #[cfg(feature = "hyper-util")]
 pub mod hyper;
-mod inherit;
 mod keeper;
 mod lanes;
 mod layer;

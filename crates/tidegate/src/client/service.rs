@@ -17,12 +17,12 @@
 
 use super::body::{Along, Watched};
 use super::error::{BoxError, Throttled, TimedOut, never_sent};
-use super::inherit::Caller;
 use super::keeper;
 use super::layer::Repeat;
 use super::replay::RequestBody;
 use super::shared::Shared;
 use super::trail::Trail;
+use crate::context::Caller;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::mem;

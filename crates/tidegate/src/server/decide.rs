@@ -33,6 +33,11 @@ pub(super) fn decide<B>(
     let protocol = Protocol::of(headers);
     let mut incoming = Incoming::read(headers, protocol);
     let known = request.extensions().get::<PeerIdentity>();
+    #[cfg(feature = "hyper")]
+    let known = known.or_else(|| {
+        let peer = request.extensions().get::<crate::serve::Peer>()?;
+        peer.remember(|| task.peer(peer.identity()))
+    });
     let peer = known.unwrap_or(&inner.stranger);
     let mut customer = peer.customer();
     if incoming.names_customer {

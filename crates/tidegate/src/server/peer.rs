@@ -10,7 +10,8 @@ use tidegate_wire::customer::Peer;
 /// The layer looks for it in the extensions of each request. Whoever accepts connections makes it
 /// once, with [`Task::peer`](crate::Task::peer), from the URI of the certificate that the handshake
 /// has verified, and puts a clone (a count of references) into each request of that connection.
-/// Without it, a peer is a stranger.
+/// Requests that come by [`serve`](crate::serve()) have it by themselves. Without it, a peer is a
+/// stranger.
 ///
 /// ```
 /// use http::Request;

@@ -1,14 +1,22 @@
 use super::support::{Backend, answer, earn, grpc, protected, request, send};
-use crate::client::inherit::Given;
 use crate::client::{Layer, Throttled, TimedOut};
+use crate::clock::Clock;
+use crate::context::{Context, is_overloaded_below};
+use crate::task::Task;
 use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tidegate_core::Criticality;
+use tidegate_core::{Criticality, CustomerId};
 use tidegate_core::decision::{Advice, Reason};
 use tidegate_meter::Account;
 use tokio::time::{Instant, sleep};
 use tower_layer::Layer as _;
+
+/// A request that is being served.
+fn served() -> Context {
+    let task = Task::builder("test").build().unwrap();
+    Context::new(task, Criticality::Critical, CustomerId::DEFAULT)
+}
 
 /// The throttle's promise: whatever is demanded, the backend sees K times what it takes.
 #[tokio::test(start_paused = true)]
@@ -55,7 +63,7 @@ async fn what_is_held_back_says_so_and_tells_the_caller() {
         let _ = send(&service, request()).await;
         sleep(Duration::from_secs(1)).await;
     }
-    let account = Account::with_context(Given::default());
+    let account = Account::with_context(served());
     let error = loop {
         if let Err(error) = account.meter(send(&service, request())).await {
             break error;
@@ -64,7 +72,7 @@ async fn what_is_held_back_says_so_and_tells_the_caller() {
     let throttled = Throttled::find(&*error).unwrap();
     assert_eq!((throttled.reason(), throttled.advice()), (Reason::Throttled, Advice::DontRetry));
     assert_eq!(throttled.rejection().criticality, Criticality::Critical);
-    assert!(account.context::<Given>().unwrap().gave_up.load(Ordering::Relaxed));
+    assert!(account.run(is_overloaded_below));
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,12 +115,12 @@ async fn the_third_refusal_is_the_answer() {
     let backend = Backend::new(|_, n| Ok(answer(if n < 40 { 200 } else { 503 }, &[])));
     let (layer, service) = protected(backend.clone());
     earn(&service, 4).await;
-    let account = Account::with_context(Given::default());
+    let account = Account::with_context(served());
     let response = account.meter(send(&service, request())).await.unwrap();
     assert_eq!(response.status(), 503);
     assert_eq!(backend.count(), 43);
     assert_eq!(layer.counts().given_up, [0, 1, 0, 0]);
-    assert!(account.context::<Given>().unwrap().gave_up.load(Ordering::Relaxed));
+    assert!(account.run(is_overloaded_below));
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,11 +171,11 @@ async fn retries_stay_within_a_tenth() {
 async fn a_request_takes_over_what_its_caller_knows() {
     let backend = Backend::script(vec![answer(200, &[])]);
     let (_, service) = protected(backend.clone());
-    let account = Account::with_context(Given {
-        criticality: Some(Criticality::Sheddable),
-        deadline: Some(Instant::now() + Duration::from_millis(250)),
-        ..Given::default()
-    });
+    let (clock, hand) = Clock::manual();
+    let task = Task::builder("test").clock(clock.clone()).build().unwrap();
+    let mut context = Context::new(task, Criticality::Sheddable, CustomerId::DEFAULT);
+    context.deadline = Some(clock.now() + Duration::from_millis(250));
+    let account = Account::with_context(context);
     account.meter(send(&service, request())).await.unwrap();
     // What the code says goes before what is inherited, and that before headers.
     let mut named = request();
@@ -182,7 +190,7 @@ async fn a_request_takes_over_what_its_caller_knows() {
         assert_eq!(headers["baggage"], format!("criticality={criticality}"));
         assert_eq!(headers["x-envoy-expected-rq-timeout-ms"], "250");
     }
-    sleep(Duration::from_millis(250)).await;
+    hand.advance(Duration::from_millis(250));
     let error = account.meter(send(&service, request())).await.unwrap_err();
     assert_eq!(Throttled::find(&*error).unwrap().reason(), Reason::DeadlinePassed);
     assert_eq!(backend.count(), 3);
