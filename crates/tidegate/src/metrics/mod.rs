@@ -1,7 +1,7 @@
 //! What was counted, and where the task stands.
 //!
 //! [`Task::snapshot`](crate::Task::snapshot) gives all of it as plain numbers, for whoever has a
-//! metrics library of their own. With the feature `prometheus` there is a [`Collector`] besides,
+//! metrics library of their own. With the feature `prometheus` there is a `Collector` besides,
 //! which asks for a snapshot when it is scraped.
 //!
 //! Counts are per thread and added up by whoever asks: a request adds to cells that only its thread
