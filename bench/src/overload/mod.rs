@@ -19,7 +19,7 @@ use clap::Args;
 use figures::{Figures, Phase};
 use load::{Answer, CONNECTIONS, Load};
 use serde_json::json;
-use server::{Contender, Server, rounds_in};
+use server::{Contender, Server, Setup, rounds_in};
 use std::time::Duration;
 use tidegate_core::rng::SeededRng;
 use tokio::task::JoinHandle;
@@ -46,6 +46,9 @@ pub(crate) struct Options {
     /// CPU time of a request, in milliseconds.
     #[arg(long, default_value_t = 5.0)]
     work_ms: f64,
+    /// After how many polls the server's runtime looks for what has arrived; tokio's default.
+    #[arg(long, default_value_t = 61)]
+    event_interval: u32,
     /// What times and criticalities are drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -56,12 +59,13 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let (serving, asking) = (cpus.nth(0), cpus.nth(1));
     let pinned = pin(serving);
     let rounds = rounds_in(options.work_ms / 1e3);
+    let setup = Setup { rounds, event_interval: options.event_interval, cpu: serving };
     let pinned = pin(asking) && pinned;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();
     for contender in Contender::ALL {
         if options.only.is_none_or(|only| only == contender) {
-            rows.extend(runtime.block_on(contend(options, contender, rounds, serving))?);
+            rows.extend(runtime.block_on(contend(options, contender, setup))?);
         }
     }
     if options.json {
@@ -83,8 +87,8 @@ struct Capacity {
     per_cpu: f64,
 }
 
-async fn capacity(rounds: u64, cpu: Option<usize>) -> Outcome<Capacity> {
-    let server = Server::start(Contender::Nothing, rounds, cpu)?;
+async fn capacity(setup: Setup) -> Outcome<Capacity> {
+    let server = Server::start(Contender::Nothing, setup)?;
     let load = Load::new(server.address, CALLERS).await?;
     // Caches, and the clock of the core.
     load.closed(CALLERS, CALIBRATION / 4).await?;
@@ -95,14 +99,9 @@ async fn capacity(rounds: u64, cpu: Option<usize>) -> Outcome<Capacity> {
     Ok(Capacity { rate, per_cpu })
 }
 
-async fn contend(
-    options: &Options,
-    contender: Contender,
-    rounds: u64,
-    cpu: Option<usize>,
-) -> Outcome<Vec<Figures>> {
-    let capacity = capacity(rounds, cpu).await?;
-    let mut server = Server::start(contender, rounds, cpu)?;
+async fn contend(options: &Options, contender: Contender, setup: Setup) -> Outcome<Vec<Figures>> {
+    let capacity = capacity(setup).await?;
+    let mut server = Server::start(contender, setup)?;
     let load = Load::new(server.address, CONNECTIONS).await?;
     let mut rng = SeededRng::new(options.seed);
     let mut phases: Vec<(f64, f64, Vec<JoinHandle<Answer>>)> = Vec::new();

@@ -62,6 +62,8 @@ pub(crate) struct Options {
     contender: Contender,
     /// Rounds of work in a request.
     rounds: u64,
+    /// After how many polls the runtime looks for what has arrived.
+    event_interval: u32,
     /// The CPU to stay on.
     cpu: Option<usize>,
 }
@@ -87,7 +89,8 @@ pub(crate) fn rounds_in(seconds: f64) -> u64 {
 pub(crate) fn serve(options: &Options) -> Outcome {
     // Threads that are started later inherit it.
     pin(options.cpu);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().event_interval(options.event_interval).build()?;
     runtime.block_on(async {
         let (router, task) = app(options)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -171,6 +174,14 @@ fn counted(task: &Task) -> Value {
     })
 }
 
+/// How every server of a run is set up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) rounds: u64,
+    pub(crate) event_interval: u32,
+    pub(crate) cpu: Option<usize>,
+}
+
 /// The parent's side.
 pub(crate) struct Server {
     child: Child,
@@ -180,10 +191,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(contender: Contender, rounds: u64, cpu: Option<usize>) -> Outcome<Self> {
+    pub(crate) fn start(contender: Contender, setup: Setup) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["overload-server", contender.name(), &rounds.to_string()]);
-        command.args(cpu.map(|cpu| cpu.to_string()));
+        command.args(["overload-server", contender.name(), &setup.rounds.to_string()]);
+        command.arg(setup.event_interval.to_string());
+        command.args(setup.cpu.map(|cpu| cpu.to_string()));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().ok_or("the server has no input")?;
         let output = child.stdout.take().ok_or("the server has no output")?;
