@@ -7,6 +7,7 @@
 mod admission;
 mod controllers;
 mod decisions;
+mod library;
 mod measure;
 mod metering;
 mod overload;
@@ -35,6 +36,8 @@ enum Command {
     Decisions(decisions::Options),
     /// Admission controllers beside each other, in virtual time.
     Controllers(controllers::Options),
+    /// What the layer costs a server that does nothing else.
+    Library(library::Options),
     /// What metering a poll costs, and how near it comes to the thread's CPU clock.
     Metering(metering::Options),
     /// A real server beside its peers, offered up to ten times what it can do.
@@ -50,6 +53,7 @@ fn main() -> Outcome {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
         Command::Controllers(options) => controllers::run(&options)?,
+        Command::Library(options) => library::run(&options)?,
         Command::Metering(options) => metering::run(&options),
         Command::Overload(options) => overload::run(&options)?,
         Command::OverloadServer(options) => overload::server::serve(&options)?,

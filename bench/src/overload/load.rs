@@ -59,6 +59,14 @@ pub(crate) struct Answer {
     pub(crate) end: End,
 }
 
+/// How many answers there were.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Answers {
+    /// 200.
+    pub(crate) good: u64,
+    pub(crate) others: u64,
+}
+
 /// A connection, which is closed when this is dropped.
 struct Connection {
     sender: SendRequest<Empty<Bytes>>,
@@ -155,26 +163,29 @@ impl Load {
         Ok(status)
     }
 
-    /// `callers` ask again as soon as they are answered, for `duration`. Returns how many answers
-    /// there were.
-    pub(crate) async fn closed(&self, callers: usize, duration: Duration) -> Outcome<u64> {
+    /// `callers` ask again as soon as they are answered, for `duration`.
+    pub(crate) async fn closed(&self, callers: usize, duration: Duration) -> Outcome<Answers> {
         let until = Instant::now() + duration;
-        let callers: Vec<JoinHandle<Outcome<u64>>> = (0..callers)
+        let callers: Vec<JoinHandle<Outcome<Answers>>> = (0..callers)
             .map(|_| {
                 let load = self.clone();
                 tokio::spawn(async move {
-                    let mut answers = 0;
+                    let mut answers = Answers::default();
                     while Instant::now() < until {
-                        load.ask(Criticality::Critical).await?;
-                        answers += 1;
+                        match load.ask(Criticality::Critical).await? {
+                            StatusCode::OK => answers.good += 1,
+                            _ => answers.others += 1,
+                        }
                     }
                     Ok(answers)
                 })
             })
             .collect();
-        let mut answers = 0;
+        let mut answers = Answers::default();
         for caller in callers {
-            answers += caller.await??;
+            let Answers { good, others } = caller.await??;
+            answers.good += good;
+            answers.others += others;
         }
         Ok(answers)
     }

@@ -10,7 +10,7 @@
 //! overload, and `per CPU` is held against what it did with a CPU-second in the closed loop.
 
 mod figures;
-mod load;
+pub(crate) mod load;
 pub(crate) mod server;
 
 use crate::Outcome;
@@ -93,9 +93,10 @@ async fn capacity(setup: Setup) -> Outcome<Capacity> {
     // Caches, and the clock of the core.
     load.closed(CALLERS, CALIBRATION / 4).await?;
     let (start, used) = (Instant::now(), server.cpu_seconds()?);
-    let answers = load.closed(CALLERS, CALIBRATION).await? as f64;
+    let answers = load.closed(CALLERS, CALIBRATION).await?.good as f64;
     let rate = answers / start.elapsed().as_secs_f64();
     let per_cpu = answers / (server.cpu_seconds()? - used);
+    load.close();
     Ok(Capacity { rate, per_cpu })
 }
 

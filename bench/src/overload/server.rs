@@ -5,7 +5,7 @@
 //! it ends when there are no more.
 
 use crate::Outcome;
-use crate::measure::{cpu_seconds, pin};
+use crate::measure::{cpu_seconds, median, pin};
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
 use axum::routing::get;
@@ -73,16 +73,16 @@ fn work(rounds: u64) -> u64 {
     (0..rounds).fold(1, |sum, n| black_box(u64::rotate_left(sum, 7) ^ n))
 }
 
-/// How many rounds take `seconds` of CPU time.
+/// How many rounds take `seconds` of CPU time, as this thread is doing now: about, as it depends on
+/// what the other half of the core does. What a server can do is found by asking it.
 pub(crate) fn rounds_in(seconds: f64) -> u64 {
     const PROBE: u64 = 2_000_000;
-    // The fastest of some, as what disturbs only ever adds.
-    let least = (0..20).map(|_| {
+    let probes = (0..21).map(|_| {
         let start = cpu_seconds();
-        black_box(work(PROBE));
+        black_box(work(black_box(PROBE)));
         cpu_seconds() - start
     });
-    (PROBE as f64 * seconds / least.fold(f64::INFINITY, f64::min)) as u64
+    (PROBE as f64 * seconds / median(probes)) as u64
 }
 
 /// The child's side.
@@ -218,15 +218,16 @@ impl Server {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// CPU time that the process has used, in seconds.
+    /// CPU time that the threads of the process have used, in seconds. None of them ends before
+    /// the process does.
     pub(crate) fn cpu_seconds(&self) -> Outcome<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name, which may have blanks, is in brackets; time in user mode is the twelfth field
-        // after it, and time in the kernel the next.
-        let (_, fields) = stat.rsplit_once(')').ok_or("no name in the process's state")?;
-        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-        let ticks = ticks.sum::<Result<u64, _>>()?;
-        Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+        let mut nanos = 0;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let times = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            let running = times.split_whitespace().next().ok_or("a thread without times")?;
+            nanos += running.parse::<u64>()?;
+        }
+        Ok(nanos as f64 / 1e9)
     }
 }
 
