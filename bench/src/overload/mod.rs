@@ -6,8 +6,8 @@
 //! bare server: four callers who ask without a pause.
 //!
 //! **Where it is wrong.** Whoever else uses the server's core takes from the capacity, from one
-//! moment to the next: 0.7x is then no calm. `CPUs` tells how much of the core the server got in
-//! overload, and `per CPU` is held against what it did with a CPU-second in the closed loop.
+//! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of the core the server got in
+//! overload, and `useful` what share of that became good answers.
 
 mod figures;
 pub(crate) mod load;
@@ -16,10 +16,10 @@ pub(crate) mod server;
 use crate::Outcome;
 use crate::measure::{Cpus, pin};
 use clap::Args;
-use figures::{Figures, Phase};
+use figures::{Figures, Phase, good_by_phase};
 use load::{Answer, CONNECTIONS, Load};
 use serde_json::json;
-use server::{Contender, Server, Setup, rounds_in};
+use server::{Contender, Counted, Server, Setup, rounds_in};
 use std::time::Duration;
 use tidegate_core::rng::SeededRng;
 use tokio::task::JoinHandle;
@@ -79,25 +79,16 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// What a server can do.
-struct Capacity {
-    /// Requests a second.
-    rate: f64,
-    /// Requests to a CPU-second.
-    per_cpu: f64,
-}
-
-async fn capacity(setup: Setup) -> Outcome<Capacity> {
+/// Requests a second that a bare server can answer.
+async fn capacity(setup: Setup) -> Outcome<f64> {
     let server = Server::start(Contender::Nothing, setup)?;
     let load = Load::new(server.address, CALLERS).await?;
     // Caches, and the clock of the core.
     load.closed(CALLERS, CALIBRATION / 4).await?;
-    let (start, used) = (Instant::now(), server.cpu_seconds()?);
+    let start = Instant::now();
     let answers = load.closed(CALLERS, CALIBRATION).await?.good as f64;
-    let rate = answers / start.elapsed().as_secs_f64();
-    let per_cpu = answers / (server.cpu_seconds()? - used);
     load.close();
-    Ok(Capacity { rate, per_cpu })
+    Ok(answers / start.elapsed().as_secs_f64())
 }
 
 async fn contend(options: &Options, contender: Contender, setup: Setup) -> Outcome<Vec<Figures>> {
@@ -109,7 +100,7 @@ async fn contend(options: &Options, contender: Contender, setup: Setup) -> Outco
     let mut begin = Instant::now();
     let mut used = server.cpu_seconds()?;
     for multiple in PHASES {
-        let rate = capacity.rate * multiple;
+        let rate = capacity * multiple;
         let answers = load.open(rate, options.seconds, begin, &mut rng).await;
         server.ask()?;
         let now = server.cpu_seconds()?;
@@ -117,23 +108,33 @@ async fn contend(options: &Options, contender: Contender, setup: Setup) -> Outco
         used = now;
         begin += Duration::from_secs_f64(options.seconds);
     }
-    let mut rows = Vec::new();
-    for (multiple, cpu_seconds, waiting) in phases {
-        let mut answers = Vec::with_capacity(waiting.len());
+    let mut answers = Vec::with_capacity(phases.len());
+    for (.., waiting) in &mut phases {
+        let mut those = Vec::with_capacity(waiting.len());
         for answer in waiting {
-            answers.push(answer.await?);
+            those.push(answer.await?);
         }
+        answers.push(those);
+    }
+    load.close();
+    let good = good_by_phase(&answers, options.seconds);
+    let mut rows = Vec::new();
+    let mut before = Counted::default();
+    for ((&(multiple, cpu_seconds, _), answers), good) in phases.iter().zip(&answers).zip(good) {
+        let counted = server.answer()?;
+        let handled = (counted.handled - before.handled) as f64;
         let phase = Phase {
             contender: contender.name(),
             load: multiple,
             seconds: options.seconds,
-            capacity: capacity.rate,
-            per_cpu: capacity.per_cpu,
+            capacity,
+            good,
+            handler: (counted.used - before.used) / handled,
             cpu_seconds,
-            counted: server.answer()?,
+            counted: counted.task.clone(),
         };
-        rows.push(phase.figures(&answers));
+        rows.push(phase.figures(answers));
+        before = counted;
     }
-    load.close();
     Ok(rows)
 }

@@ -11,11 +11,13 @@ use axum::error_handling::HandleErrorLayer;
 use axum::routing::get;
 use clap::{Args, ValueEnum};
 use http::StatusCode;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate::{Criticality, Task};
 use tidegate_core::decision::Reason;
 use tidegate_wire::customer::Identities;
@@ -68,13 +70,15 @@ pub(crate) struct Options {
     cpu: Option<usize>,
 }
 
-/// Work that the compiler cannot leave out.
+/// Work that the compiler cannot leave out, in registers: through memory it would take longer or
+/// shorter by where a process happens to have its stack.
 fn work(rounds: u64) -> u64 {
-    (0..rounds).fold(1, |sum, n| black_box(u64::rotate_left(sum, 7) ^ n))
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    (0..black_box(rounds)).fold(1, |sum, n| (sum ^ n).wrapping_mul(ODD).rotate_left(7))
 }
 
-/// How many rounds take `seconds` of CPU time, as this thread is doing now: about, as it depends on
-/// what the other half of the core does. What a server can do is found by asking it.
+/// How many rounds take `seconds` of CPU time, about: what a server can do is found by asking
+/// it.
 pub(crate) fn rounds_in(seconds: f64) -> u64 {
     const PROBE: u64 = 2_000_000;
     let probes = (0..21).map(|_| {
@@ -83,6 +87,19 @@ pub(crate) fn rounds_in(seconds: f64) -> u64 {
         cpu_seconds() - start
     });
     (PROBE as f64 * seconds / median(probes)) as u64
+}
+
+/// What handlers have used of the CPU, and how many they were.
+static USED_NANOS: AtomicU64 = AtomicU64::new(0);
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+/// The work of a request, with its CPU time taken: it depends on what else the machine does.
+fn handle(rounds: u64) -> u64 {
+    let start = cpu_seconds();
+    let sum = work(rounds);
+    USED_NANOS.fetch_add(((cpu_seconds() - start) * 1e9) as u64, Ordering::Relaxed);
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+    sum
 }
 
 /// The child's side.
@@ -97,7 +114,10 @@ pub(crate) fn serve(options: &Options) -> Outcome {
         println!("{}", listener.local_addr()?.port());
         std::thread::spawn(move || {
             for _ in std::io::stdin().lines().map_while(Result::ok) {
-                println!("{}", task.as_ref().map_or(Value::Null, counted));
+                let task = task.as_ref().map_or(Value::Null, counted);
+                let used = USED_NANOS.load(Ordering::Relaxed) as f64 / 1e9;
+                let handled = HANDLED.load(Ordering::Relaxed);
+                println!("{}", json!({ "used": used, "handled": handled, "task": task }));
             }
             std::process::exit(0);
         });
@@ -112,7 +132,9 @@ fn app(options: &Options) -> Outcome<(Router, Option<Task>)> {
         if yields {
             tokio::task::yield_now().await;
         }
-        format!("{:x}\n", work(rounds))
+        // Hello-world is not to pay for clocks.
+        let sum = if rounds == 0 { 1 } else { handle(rounds) };
+        format!("{sum:x}\n")
     };
     let router = Router::new().route("/", get(handler));
     Ok(match options.contender {
@@ -174,6 +196,17 @@ fn counted(task: &Task) -> Value {
     })
 }
 
+/// What a server has counted since it began.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct Counted {
+    /// CPU time of handlers, in seconds.
+    pub(crate) used: f64,
+    /// How many they were.
+    pub(crate) handled: u64,
+    /// What the task says, where there is one.
+    pub(crate) task: Value,
+}
+
 /// How every server of a run is set up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
@@ -212,7 +245,7 @@ impl Server {
     }
 
     /// The next answer.
-    pub(crate) fn answer(&mut self) -> Outcome<Value> {
+    pub(crate) fn answer(&mut self) -> Outcome<Counted> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(serde_json::from_str(&line)?)
