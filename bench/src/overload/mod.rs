@@ -6,8 +6,8 @@
 //! bare server: four callers who ask without a pause.
 //!
 //! **Where it is wrong.** Whoever else uses the server's core takes from the capacity, from one
-//! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of the core the server got in
-//! overload, and `useful` what share of that became good answers.
+//! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of
+//! the core the server got in overload, and `useful` what share of that became good answers.
 
 mod figures;
 pub(crate) mod load;
