@@ -7,12 +7,17 @@
 mod admission;
 mod controllers;
 mod decisions;
+mod library;
 mod measure;
 mod metering;
+mod overload;
 mod sim;
 
 use clap::{Parser, Subcommand};
-use tidegate_sim::world::spec::WorldError;
+use std::error::Error;
+
+/// What may fail does so for people to read.
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The allocator that the binaries use.
 #[global_allocator]
@@ -31,17 +36,27 @@ enum Command {
     Decisions(decisions::Options),
     /// Admission controllers beside each other, in virtual time.
     Controllers(controllers::Options),
+    /// What the layer costs a server that does nothing else.
+    Library(library::Options),
     /// What metering a poll costs, and how near it comes to the thread's CPU clock.
     Metering(metering::Options),
+    /// A real server beside its peers, offered up to ten times what it can do.
+    Overload(overload::Options),
+    /// The server of `overload`.
+    #[command(hide = true)]
+    OverloadServer(overload::server::Options),
     /// How many requests a second the simulator runs on one core.
     Sim(sim::Options),
 }
 
-fn main() -> Result<(), WorldError> {
+fn main() -> Outcome {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
         Command::Controllers(options) => controllers::run(&options)?,
+        Command::Library(options) => library::run(&options)?,
         Command::Metering(options) => metering::run(&options),
+        Command::Overload(options) => overload::run(&options)?,
+        Command::OverloadServer(options) => overload::server::serve(&options)?,
         Command::Sim(options) => sim::run(&options),
     }
     Ok(())

@@ -1,0 +1,151 @@
+//! What the layer costs a server that does nothing else: CPU per request of hello-world in axum,
+//! bare, behind tower's `LoadShed` and `ConcurrencyLimit`, and behind a task's layer.
+//!
+//! The servers are those of `overload` without the work, each a process of its own on one core, and
+//! all of them stay for the whole run. A few callers on another core ask again as soon as they are
+//! answered, one server after the other, round by round; what counts is the CPU time of the
+//! server's process, its sampler's included, over the answers of the round.
+//!
+//! **Where it is wrong.** The slower the callers, the more often the server sleeps between two
+//! requests, and the more of its time is the kernel's: ratios come nearer to one. What a round is
+//! worth is told by how busy the server was in it.
+
+use crate::Outcome;
+use crate::measure::{Cpus, median, pin};
+use crate::overload::load::Load;
+use crate::overload::server::{Contender, Server, Setup};
+use clap::Args;
+use serde_json::{Map, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Without the work there is nothing to yield for.
+const CONTENDERS: [Contender; 3] = [Contender::Nothing, Contender::Tower, Contender::Tidegate];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Rounds to take medians over.
+    #[arg(long, default_value_t = 15)]
+    rounds: u32,
+    /// How long each server is asked in a round.
+    #[arg(long, default_value_t = 0.7)]
+    seconds: f64,
+    /// How many ask at a time. They are fewer than tower's limit, which so refuses nobody.
+    #[arg(long, default_value_t = 16)]
+    callers: usize,
+}
+
+/// A server and what was found of it, by round.
+struct Found {
+    contender: Contender,
+    server: Server,
+    load: Load,
+    /// Microseconds of CPU time for each request.
+    micros: Vec<f64>,
+    /// CPUs in use.
+    busy: Vec<f64>,
+    answers: u64,
+    /// Answers that were not 200.
+    refused: u64,
+}
+
+impl Found {
+    async fn round(&mut self, callers: usize, duration: Duration) -> Outcome {
+        let (start, used) = (Instant::now(), self.server.cpu_seconds()?);
+        let answers = self.load.closed(callers, duration).await?;
+        let used = self.server.cpu_seconds()? - used;
+        let all = answers.good + answers.others;
+        self.micros.push(used * 1e6 / all as f64);
+        self.busy.push(used / start.elapsed().as_secs_f64());
+        self.answers += all;
+        self.refused += answers.others;
+        Ok(())
+    }
+
+    fn median_micros(&self) -> f64 {
+        median(self.micros.iter().copied())
+    }
+
+    /// The median over the rounds of this one's CPU time over the other's, round by round.
+    fn ratio_to(&self, other: &Self) -> f64 {
+        median(self.micros.iter().zip(&other.micros).map(|(mine, theirs)| mine / theirs))
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let cpus = Cpus::new();
+    let setup = Setup { rounds: 0, event_interval: 61, cpu: cpus.nth(0) };
+    let pinned = pin(cpus.nth(1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let found = runtime.block_on(measure(options, setup))?;
+    let [bare, tower, ..] = &found[..] else { return Err("a server is missing".into()) };
+    let name = |found: &Found| found.contender.name().to_owned();
+    if options.json {
+        let by_name = |figure: &dyn Fn(&Found) -> f64| {
+            found.iter().map(|f| (name(f), json!(round(figure(f))))).collect::<Map<_, _>>()
+        };
+        let object = json!({
+            "cpu_us_per_request": by_name(&Found::median_micros),
+            "over_bare": by_name(&|found| found.ratio_to(bare)),
+            "over_tower": by_name(&|found| found.ratio_to(tower)),
+            "server_cpus": by_name(&|found| median(found.busy.iter().copied())),
+            "refused": by_name(&|found| found.refused as f64 / found.answers as f64),
+            "pinned": pinned,
+        });
+        println!("{object}");
+        return Ok(());
+    }
+    println!(
+        "{:<10} {:>11} {:>10} {:>11} {:>6} {:>9} {:>9}",
+        "", "CPU us/req", "over bare", "over tower", "CPUs", "requests", "refused"
+    );
+    for each in &found {
+        println!(
+            "{:<10} {:>11.2} {:>10.3} {:>11.3} {:>6.2} {:>9} {:>9}",
+            name(each),
+            each.median_micros(),
+            each.ratio_to(bare),
+            each.ratio_to(tower),
+            median(each.busy.iter().copied()),
+            each.answers,
+            each.refused,
+        );
+    }
+    let pinned = if pinned { "on cores of their own" } else { "NOT pinned" };
+    println!("\nMedians of {} rounds; the servers and the callers {pinned}.", options.rounds);
+    Ok(())
+}
+
+async fn measure(options: &Options, setup: Setup) -> Outcome<Vec<Found>> {
+    let mut found = Vec::new();
+    for contender in CONTENDERS {
+        let server = Server::start(contender, setup)?;
+        let load = Load::new(server.address, options.callers).await?;
+        let (micros, busy) = (Vec::new(), Vec::new());
+        found.push(Found { contender, server, load, micros, busy, answers: 0, refused: 0 });
+    }
+    let duration = Duration::from_secs_f64(options.seconds);
+    // The first round warms up and is not counted.
+    for round in 0..=options.rounds {
+        for each in &mut found {
+            each.round(options.callers, duration).await?;
+            if round == 0 {
+                each.micros.clear();
+                each.busy.clear();
+                (each.answers, each.refused) = (0, 0);
+            }
+        }
+    }
+    for each in &found {
+        each.load.close();
+    }
+    Ok(found)
+}
+
+/// Four digits after the point.
+fn round(value: f64) -> f64 {
+    (value * 10_000.0).round() / 10_000.0
+}

@@ -1,0 +1,140 @@
+//! A server that is offered ten times what it can do, with and without protection.
+//!
+//! An axum server whose handler uses some milliseconds of CPU, alone on one core; the load is on
+//! another. The load goes from calm to twice and ten times the capacity and back, without a pause.
+//! Each contender is a process of its own, and before each the capacity is found again with the
+//! bare server: four callers who ask without a pause.
+//!
+//! **Where it is wrong.** Whoever else uses the server's core takes from the capacity, from one
+//! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of
+//! the core the server got in overload, and `useful` what share of that became good answers.
+
+mod figures;
+pub(crate) mod load;
+pub(crate) mod server;
+
+use crate::Outcome;
+use crate::measure::{Cpus, pin};
+use clap::Args;
+use figures::{Figures, Phase, good_by_phase};
+use load::{Answer, CONNECTIONS, Load};
+use serde_json::json;
+use server::{Contender, Counted, Server, Setup, rounds_in};
+use std::time::Duration;
+use tidegate_core::rng::SeededRng;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Multiples of the capacity, one after the other.
+const PHASES: [f64; 4] = [0.7, 2.0, 10.0, 0.7];
+
+/// As few as leave no gap between two requests, so that nothing waits long.
+const CALLERS: usize = 4;
+const CALIBRATION: Duration = Duration::from_secs(2);
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// How long each phase lasts.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Only this contender.
+    #[arg(long, value_enum)]
+    only: Option<Contender>,
+    /// CPU time of a request, in milliseconds.
+    #[arg(long, default_value_t = 5.0)]
+    work_ms: f64,
+    /// After how many polls the server's runtime looks for what has arrived; tokio's default.
+    #[arg(long, default_value_t = 61)]
+    event_interval: u32,
+    /// What times and criticalities are drawn from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let cpus = Cpus::new();
+    let (serving, asking) = (cpus.nth(0), cpus.nth(1));
+    let pinned = pin(serving);
+    let rounds = rounds_in(options.work_ms / 1e3);
+    let setup = Setup { rounds, event_interval: options.event_interval, cpu: serving };
+    let pinned = pin(asking) && pinned;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut rows = Vec::new();
+    for contender in Contender::ALL {
+        if options.only.is_none_or(|only| only == contender) {
+            rows.extend(runtime.block_on(contend(options, contender, setup))?);
+        }
+    }
+    if options.json {
+        println!("{}", json!({ "seed": options.seed, "pinned": pinned, "phases": rows }));
+    } else {
+        figures::print(&rows);
+        if !pinned || !cpus.are_two() {
+            println!("The server and the load were NOT on cores of their own.");
+        }
+    }
+    Ok(())
+}
+
+/// Requests a second that a bare server can answer.
+async fn capacity(setup: Setup) -> Outcome<f64> {
+    let server = Server::start(Contender::Nothing, setup)?;
+    let load = Load::new(server.address, CALLERS).await?;
+    // Caches, and the clock of the core.
+    load.closed(CALLERS, CALIBRATION / 4).await?;
+    let start = Instant::now();
+    let answers = load.closed(CALLERS, CALIBRATION).await?.good as f64;
+    load.close();
+    Ok(answers / start.elapsed().as_secs_f64())
+}
+
+async fn contend(options: &Options, contender: Contender, setup: Setup) -> Outcome<Vec<Figures>> {
+    let capacity = capacity(setup).await?;
+    let mut server = Server::start(contender, setup)?;
+    let load = Load::new(server.address, CONNECTIONS).await?;
+    let mut rng = SeededRng::new(options.seed);
+    let mut phases: Vec<(f64, f64, Vec<JoinHandle<Answer>>)> = Vec::new();
+    let mut begin = Instant::now();
+    let mut used = server.cpu_seconds()?;
+    for multiple in PHASES {
+        let rate = capacity * multiple;
+        let answers = load.open(rate, options.seconds, begin, &mut rng).await;
+        server.ask()?;
+        let now = server.cpu_seconds()?;
+        phases.push((multiple, now - used, answers));
+        used = now;
+        begin += Duration::from_secs_f64(options.seconds);
+    }
+    let mut answers = Vec::with_capacity(phases.len());
+    for (.., waiting) in &mut phases {
+        let mut those = Vec::with_capacity(waiting.len());
+        for answer in waiting {
+            those.push(answer.await?);
+        }
+        answers.push(those);
+    }
+    load.close();
+    let good = good_by_phase(&answers, options.seconds);
+    let mut rows = Vec::new();
+    let mut before = Counted::default();
+    for ((&(multiple, cpu_seconds, _), answers), good) in phases.iter().zip(&answers).zip(good) {
+        let counted = server.answer()?;
+        let handled = (counted.handled - before.handled) as f64;
+        let phase = Phase {
+            contender: contender.name(),
+            load: multiple,
+            seconds: options.seconds,
+            capacity,
+            good,
+            handler: (counted.used - before.used) / handled,
+            cpu_seconds,
+            counted: counted.task.clone(),
+        };
+        rows.push(phase.figures(answers));
+        before = counted;
+    }
+    Ok(rows)
+}
