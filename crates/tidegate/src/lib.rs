@@ -1,4 +1,20 @@
 //! Overload protection for axum, tonic, hyper and reqwest services.
+//!
+//! Two lines protect a service:
+//!
+//! ```
+//! # async fn search() -> &'static str { "found" }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let task = tidegate::Task::builder("search").start()?;
+//! let app = axum::Router::new().route("/", axum::routing::get(search)).layer(task.layer());
+//! # let _: axum::Router = app;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Task`] is this process as a backend, [`server`] the layer around its handlers, [`context`] what
+//! they can ask. Clients have a layer and a balancer of their own.
 
 #[cfg(feature = "tokio")]
 pub mod client;
