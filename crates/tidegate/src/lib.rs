@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! [`Task`] is this process as a backend, [`server`] the layer around its handlers, [`context`] what
-//! they can ask. Clients have a layer and a balancer of their own.
+//! [`Task`] is this process as a backend, [`server`] the layer around its handlers, [`context`]
+//! what they can ask. Clients have a layer and a balancer of their own.
 
 #[cfg(feature = "tokio")]
 pub mod client;
