@@ -36,12 +36,14 @@ mod state;
 mod tally;
 mod thread;
 mod tracked;
+mod waiting;
 mod watch;
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 pub use tracked::Tracked;
+pub(crate) use waiting::Waiting;
 pub use watch::{Load, Watch};
 
 use crate::clock::Clock;
@@ -94,6 +96,11 @@ impl Executor {
     /// Counts `future`, which is polled by whoever makes it: it counts from its first poll on.
     pub fn track_in_place<F>(&self, future: F) -> Tracked<F> {
         Tracked::new(self, None, future)
+    }
+
+    /// Somebody would run now if there were a CPU, and waits outside of the runtime's queue.
+    pub(crate) fn wait(&self) -> Waiting {
+        Waiting::new(Arc::clone(&self.shared))
     }
 
     /// Spawns `future` on the runtime of the caller, counted.

@@ -44,6 +44,14 @@ impl Ready {
         Self(shared.probes.begin(TIMED).unwrap_or(READY))
     }
 
+    /// Its wait is over, and whoever polls it counts it from here on.
+    pub(super) fn served(self, shared: &Shared) {
+        if self.0 & STATE == TIMED {
+            shared.probes.end(self.0);
+        }
+        shared.tally.leave();
+    }
+
     /// It will not be polled.
     pub(super) fn forget(self, shared: &Shared) {
         if self.0 & STATE == TIMED {

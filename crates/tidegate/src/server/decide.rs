@@ -3,6 +3,7 @@
 use super::PeerIdentity;
 use super::serving::Serving;
 use super::trace;
+use super::turns::WORTH_A_TURN;
 use crate::context::Context;
 use crate::metrics::fault_cells;
 use crate::task::{Explain, Task};
@@ -50,7 +51,7 @@ pub(super) fn decide<B>(
     let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
     let criticality = incoming.criticality_from(peer.peer(), default);
     let deadline = incoming.deadline.map(|left| now + left);
-    let (decision, id) = inner.with_lane(|lane| {
+    let (decision, id, cost) = inner.with_lane(|lane| {
         for cell in fault_cells(incoming.faults) {
             lane.count(cell);
         }
@@ -61,7 +62,7 @@ pub(super) fn decide<B>(
         if let Some(deadline) = deadline {
             about = about.deadline(deadline);
         }
-        (lane.admit(&about, now), lane.decision())
+        (lane.admit(&about, now), lane.decision(), cost)
     });
     match decision {
         Decision::Reject(rejection) => {
@@ -77,6 +78,7 @@ pub(super) fn decide<B>(
             context.attempt = incoming.attempt;
             context.degrade = permit.degrade();
             let mut serving = Serving::new(permit, context, id, protocol);
+            serving.dear = cost >= WORTH_A_TURN;
             serving.version = request.version();
             serving.wanted = inner.policy.reports.wanted(protocol, headers);
             serving.unknown = method.is_new.then(|| name.into());

@@ -1,7 +1,8 @@
 //! The future of an answer.
 
 use super::body::Body;
-use super::serving::Serving;
+use super::serving::{Serving, Turn};
+use super::turns::Place;
 use crate::executor::Tracked;
 use bytes::Bytes;
 use core::future::Future;
@@ -100,8 +101,7 @@ pin_project_lite::pin_project! {
         S: Service<Request<B>>,
     {
         Waiting { service: S, request: Option<Request<B>> },
-        // Whether it is to go to the end of the queue first.
-        Running { #[pin] future: S::Future, yields: bool },
+        Running { #[pin] future: S::Future },
     }
 }
 
@@ -114,19 +114,12 @@ where
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
         loop {
             match self.as_mut().project() {
-                CallProjection::Running { future, yields } => {
-                    if core::mem::take(yields) {
-                        waking.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                    return future.poll(waking);
-                }
+                CallProjection::Running { future } => return future.poll(waking),
                 CallProjection::Waiting { service, request } => {
                     ready!(service.poll_ready(waking))?;
                     let Some(request) = request.take() else { polled_again() };
                     let future = service.call(request);
-                    // It has waited already.
-                    self.set(Self::Running { future, yields: false });
+                    self.set(Self::Running { future });
                 }
             }
         }
@@ -144,6 +137,7 @@ pin_project_lite::pin_project! {
         call: Option<Tracked<Call<S, B>>>,
         // Gone once the body of the answer has it.
         serving: Option<Serving>,
+        place: Place,
         limit: Limit,
     }
 
@@ -164,12 +158,15 @@ where
     fn new(serving: Serving, call: Call<S, B>) -> Self {
         let limit = Limit::of(&serving);
         let call = serving.track(call);
-        Self { call, serving: Some(serving), limit }
+        Self { call, serving: Some(serving), place: Place::default(), limit }
     }
 
     /// Drops what is left of the handler at the cost of the request.
     fn drop_call(self: Pin<&mut Self>) {
         let mut this = self.project();
+        if let Some(task) = this.serving.as_ref().and_then(Serving::task) {
+            this.place.leave(&task.turns);
+        }
         if let Some(serving) = this.serving.as_mut().filter(|_| this.call.is_some()) {
             serving.run(|| this.call.set(None));
         }
@@ -188,8 +185,14 @@ where
         let (Some(call), Some(serving)) = (this.call.as_pin_mut(), this.serving.as_mut()) else {
             polled_again()
         };
-        let Poll::Ready(outcome) = serving.run(|| call.poll(waking)) else {
-            if !this.limit.has_passed(waking) {
+        let turn = serving.turn(this.place, waking);
+        let outcome = match turn {
+            Turn::Now => serving.run(|| call.poll(waking)),
+            Turn::Later | Turn::TooLate => Poll::Pending,
+        };
+        let Poll::Ready(outcome) = outcome else {
+            if turn != Turn::TooLate && !this.limit.has_passed(waking) {
+                serving.turn_over(this.place, turn);
                 return Poll::Pending;
             }
             self.as_mut().drop_call();

@@ -27,13 +27,10 @@
 //! on, unless `Builder::cancel_at_deadline` says otherwise; a body that has begun goes on in any
 //! case.
 //!
-//! **Who waits is seen.** A handler that never waits is done within one poll of its connection. So
-//! in HTTP/1.1 the next request is read when the one before it is done, and however many wait, they
-//! wait unread in their sockets: the gate sees one at a time and has nothing to shed. Therefore,
-//! while no CPU idles, a request that was admitted first goes to the end of the runtime's queue:
-//! all that wait get to the gate, and count as in flight and as wanting the CPU, before any of them
-//! runs. That costs one poll more, and nothing while a CPU idles. It takes a task that was started
-//! inside of its runtime; see [`executor`](crate::executor) for how to count connections besides.
+//! **Who waits is seen.** While no CPU idles, requests that were admitted and are worth it take
+//! turns, so that whatever arrives meets the gate after one handler at most, and all who wait count
+//! as wanting the CPU; see `turns`. It takes a task that was started inside of its runtime; see
+//! [`executor`](crate::executor) for how to count connections besides.
 //!
 //! **Within a request** of the same task (a layer inside a layer, a call in process) the layer does
 //! nothing: it is the same request.
@@ -45,10 +42,12 @@ mod future;
 mod peer;
 mod serving;
 mod trace;
+mod turns;
 
 pub use body::Body;
 pub use future::ResponseFuture;
 pub use peer::PeerIdentity;
+pub(crate) use turns::Turns;
 
 use crate::context;
 use crate::task::Task;
@@ -149,8 +148,7 @@ impl<S: Clone> Service<S> {
         S: tower_service::Service<Request<B>>,
     {
         if core::mem::take(&mut self.ready) {
-            let yields = self.task.inner.is_busy();
-            return future::Call::Running { future: self.inner.call(request), yields };
+            return future::Call::Running { future: self.inner.call(request) };
         }
         // The one that was asked whether it is ready is the one to wait for.
         let clone = self.inner.clone();

@@ -8,11 +8,13 @@ use super::below;
 use super::body::Body;
 use super::decide::Why;
 use super::trace::Trace;
+use super::turns::{BEGUN, Place};
 use crate::context::{Context, saying};
 use crate::executor::Tracked;
 use crate::metrics::cell;
 use crate::report::Wanted;
 use crate::task::Inner;
+use core::task::Context as Waking;
 use http::{HeaderMap, Response, StatusCode, Version};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -26,6 +28,15 @@ use tidegate_wire::headers::GRPC_STATUS;
 use tidegate_wire::protocol::Protocol;
 use tidegate_wire::reject::DecisionId;
 
+/// Whether a handler may be polled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    Now,
+    Later,
+    /// It has not begun, and its deadline has passed.
+    TooLate,
+}
+
 /// A request that was admitted and is not done.
 #[derive(Debug)]
 pub(super) struct Serving {
@@ -38,6 +49,8 @@ pub(super) struct Serving {
     pub(super) version: Version,
     /// The load report that its answer is to carry.
     pub(super) wanted: Option<Wanted>,
+    /// Whether it is worth a turn.
+    pub(super) dear: bool,
     /// The name of its method, if that has no entry yet.
     pub(super) unknown: Option<Box<str>>,
     trace: Trace,
@@ -58,6 +71,7 @@ impl Serving {
             protocol,
             version: Version::HTTP_11,
             wanted: None,
+            dear: false,
             unknown: None,
         }
     }
@@ -80,6 +94,44 @@ impl Serving {
     /// `future`, counted while it wants the CPU.
     pub(super) fn track<F>(&self, future: F) -> Option<Tracked<F>> {
         self.task().map(|task| task.executor.track_in_place(future))
+    }
+
+    /// Whether its handler may be polled.
+    #[inline]
+    pub(super) fn turn(&self, place: &mut Place, waking: &mut Waking<'_>) -> Turn {
+        match self.task() {
+            Some(task) if place.is_taken() || self.dear && task.is_busy() => {
+                self.take_turn(task, place, waking)
+            }
+            _ => Turn::Now,
+        }
+    }
+
+    #[cold]
+    fn take_turn(&self, task: &Inner, place: &mut Place, waking: &mut Waking<'_>) -> Turn {
+        if !place.is_taken() && self.scope.account().so_far() >= BEGUN {
+            return Turn::Now;
+        }
+        if place.poll(&task.turns, waking, || task.executor.wait()).is_pending() {
+            return Turn::Later;
+        }
+        place.begin();
+        let deadline = self.with_context(|context| context.deadline).flatten();
+        if deadline.is_some_and(|deadline| deadline <= task.clock.now()) {
+            return Turn::TooLate;
+        }
+        Turn::Now
+    }
+
+    /// Its handler was polled, and waits for something.
+    #[inline]
+    pub(super) fn turn_over(&self, place: &mut Place, turn: Turn) {
+        if turn == Turn::Now
+            && place.is_taken()
+            && let Some(task) = self.task()
+        {
+            place.leave(&task.turns);
+        }
     }
 
     fn count(&self, cell: usize) {

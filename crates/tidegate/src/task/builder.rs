@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::executor::{Executor, Watch};
 use crate::metrics::{Counting, Observed};
 use crate::report::{LoadReports, Reports};
-use crate::server::PeerIdentity;
+use crate::server::{PeerIdentity, Turns};
 use crate::signals::linux::{self, CpuTime, MemoryUse, Reader};
 use crate::signals::{Sampler, Signal, StartError};
 use arc_swap::ArcSwap;
@@ -384,6 +384,7 @@ impl Builder {
             customers: ArcSwap::from_pointee(roll),
             enrolling: Mutex::new(()),
             busy: AtomicBool::new(false),
+            turns: Turns::new(workers()),
             sampler: OnceLock::new(),
             clock: self.clock,
         };
@@ -422,6 +423,15 @@ fn system_signals(
         replace(Box::new(MemoryUse::new(reader).reserved(bytes)));
     }
     Ok(signals)
+}
+
+/// How many handlers can run at once.
+fn workers() -> usize {
+    #[cfg(feature = "tokio")]
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        return runtime.metrics().num_workers();
+    }
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The executor and a watch over it, which knows the runtime if there is one.

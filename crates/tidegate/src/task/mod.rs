@@ -37,7 +37,7 @@ use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::metrics::{Counting, Observed, Snapshot};
 use crate::report::Reports;
-use crate::server::{self, PeerIdentity};
+use crate::server::{self, PeerIdentity, Turns};
 use crate::signals::{Handle, Health};
 use arc_swap::ArcSwap;
 use builder::Policy;
@@ -82,6 +82,7 @@ pub(crate) struct Inner {
     enrolling: Mutex<()>,
     /// Whether no CPU idled between the last two looks.
     busy: AtomicBool,
+    pub(crate) turns: Turns,
     sampler: OnceLock<Handle>,
 }
 
@@ -221,6 +222,13 @@ impl Inner {
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::Relaxed);
+        if !busy {
+            self.turns.open();
+        }
     }
 
     pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {

@@ -9,7 +9,6 @@
 
 use super::Inner;
 use crate::signals::Tick;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::sync::Arc;
 use tidegate_core::Timestamp;
@@ -85,7 +84,7 @@ impl Ticker {
         let seen = tick.seen.used(task.factor.cost_of(used));
         // As many as there are CPUs at every moment.
         let busy = tick.seen.load_least.is_some_and(|least| least >= 1.0);
-        task.busy.store(busy, Ordering::Relaxed);
+        task.set_busy(busy);
         let plan = self.controller.tick(&task.gate, seen, tick.now);
         self.report(task, tick, &before);
         self.slow.tick(task, &totals, tick.now);
