@@ -20,12 +20,23 @@ use core::time::Duration;
 /// `exp(-elapsed / tau)`: 1 for no time, 0 for eternity. A `tau` of zero forgets everything that
 /// is not of this very moment.
 pub fn decay(elapsed: Duration, tau: Duration) -> f64 {
-    let (elapsed, tau) = (nanos(elapsed), nanos(tau));
+    decay_nanos(nanos(elapsed), nanos(tau))
+}
+
+/// The same, in nanoseconds.
+#[inline]
+fn decay_nanos(elapsed: u64, tau: u64) -> f64 {
     match (elapsed, tau) {
         (0, _) => 1.0,
         (_, 0) => 0.0,
         _ => exp_neg(elapsed as f64 / tau as f64),
     }
+}
+
+/// Nanoseconds from one moment to a later one; none to an earlier one.
+#[inline]
+const fn nanos_since(now: Timestamp, then: Timestamp) -> u64 {
+    now.as_nanos().saturating_sub(then.as_nanos())
 }
 
 /// `exp(-x)` for `x >= 0`, the same bits everywhere.
@@ -77,21 +88,22 @@ const ROOTS: [f64; STEPS as usize] = {
 /// The average of a quantity that is sampled now and then: a queue length, a rate, a utilization.
 #[derive(Debug, Clone)]
 pub struct Average {
-    tau: Duration,
+    tau_nanos: u64,
     state: Option<(f64, Timestamp)>,
 }
 
 impl Average {
     /// Forgets with time constant `tau`. The first sample is taken as it is.
     pub const fn new(tau: Duration) -> Self {
-        Self { tau, state: None }
+        Self { tau_nanos: nanos(tau), state: None }
     }
 
     /// As [`Average::new`], but the quantity is known to have been `value` until `now`: a first
     /// sample that is a spike moves it no more than any other. A `value` that is not finite is no
     /// knowledge, and the average starts as [`Average::new`] does.
     pub const fn starting_at(tau: Duration, value: f64, now: Timestamp) -> Self {
-        Self { tau, state: if value.is_finite() { Some((value, now)) } else { None } }
+        let tau_nanos = nanos(tau);
+        Self { tau_nanos, state: if value.is_finite() { Some((value, now)) } else { None } }
     }
 
     /// The quantity was `sample` since the last call. Samples that are not finite are left out:
@@ -103,7 +115,7 @@ impl Average {
         self.state = Some(match self.state {
             None => (sample, now),
             Some((value, last)) => {
-                let keep = decay(now.since(last), self.tau);
+                let keep = decay_nanos(nanos_since(now, last), self.tau_nanos);
                 (keep * value + (1.0 - keep) * sample, now.max(last))
             }
         });
@@ -112,7 +124,7 @@ impl Average {
 
     /// Forgets with time constant `tau` from now on.
     pub const fn set_tau(&mut self, tau: Duration) {
-        self.tau = tau;
+        self.tau_nanos = nanos(tau);
     }
 
     /// The average, if there was any sample.
@@ -128,23 +140,28 @@ impl Average {
 /// from the start.
 #[derive(Debug, Clone)]
 pub struct Rate {
-    tau: Duration,
+    tau_nanos: u64,
     faded: f64,
     start: Timestamp,
     last: Timestamp,
+    /// The weight that all moments since the start have together, in seconds, once somebody has
+    /// asked for it as of `last`. It takes as long to work out as everything else.
+    seen: Option<f64>,
 }
 
 impl Rate {
     /// Forgets with time constant `tau`; counting begins at `now`.
     pub const fn new(tau: Duration, now: Timestamp) -> Self {
-        Self { tau, faded: 0.0, start: now, last: now }
+        Self { tau_nanos: nanos(tau), faded: 0.0, start: now, last: now, seen: None }
     }
 
     /// Forgets with time constant `tau` from now on, reading the same as before at first.
     pub fn set_tau(&mut self, tau: Duration) {
-        if tau != self.tau && !self.tau.is_zero() {
-            self.faded *= nanos(tau) as f64 / nanos(self.tau) as f64;
-            self.tau = tau;
+        let tau_nanos = nanos(tau);
+        if tau_nanos != self.tau_nanos && self.tau_nanos != 0 {
+            self.faded *= tau_nanos as f64 / self.tau_nanos as f64;
+            self.tau_nanos = tau_nanos;
+            self.seen = None;
         }
     }
 
@@ -159,12 +176,12 @@ impl Rate {
     /// and then. The early part has already faded when it is told; counting all of it as of `now`
     /// would read too high, by `interval / (2 tau)`. Otherwise as [`Rate::add`].
     pub fn add_since_last(&mut self, amount: f64, now: Timestamp) -> bool {
-        let interval = nanos(now.since(self.last));
+        let interval = nanos_since(now, self.last);
         let keep = self.fade(now);
         if interval == 0 {
             return self.take(amount);
         }
-        self.take(amount * (1.0 - keep) * nanos(self.tau) as f64 / interval as f64)
+        self.take(amount * (1.0 - keep) * self.tau_nanos as f64 / interval as f64)
     }
 
     /// Per second, as of `now`.
@@ -175,16 +192,20 @@ impl Rate {
     }
 
     /// The weight that all moments since the start have together, in seconds.
-    fn seen(&self) -> f64 {
-        let age = self.last.since(self.start);
+    #[inline]
+    fn seen(&mut self) -> f64 {
+        if let Some(seen) = self.seen {
+            return seen;
+        }
+        let age = nanos_since(self.last, self.start);
         // A tenth of `tau` at the least: a first event at the very start is no infinite rate. After
         // forty times `tau`, an `f64` cannot tell it from the whole.
-        let weight = if age > self.tau.saturating_mul(40) {
+        let weight = if age > self.tau_nanos.saturating_mul(40) {
             1.0
         } else {
-            (1.0 - decay(age, self.tau)).max(0.1)
+            (1.0 - decay_nanos(age, self.tau_nanos)).max(0.1)
         };
-        weight * self.tau.as_secs_f64()
+        *self.seen.insert(weight * Duration::from_nanos(self.tau_nanos).as_secs_f64())
     }
 
     fn take(&mut self, amount: f64) -> bool {
@@ -196,10 +217,15 @@ impl Rate {
     }
 
     /// Lets time pass and returns how much of the past is left.
+    #[inline]
     fn fade(&mut self, now: Timestamp) -> f64 {
-        let keep = decay(now.since(self.last), self.tau);
+        if now <= self.last {
+            return 1.0;
+        }
+        let keep = decay_nanos(nanos_since(now, self.last), self.tau_nanos);
         self.faded *= keep;
-        self.last = self.last.max(now);
+        self.last = now;
+        self.seen = None;
         keep
     }
 }
@@ -219,20 +245,21 @@ impl<const N: usize> Rates<N> {
 
     /// As [`Rate::set_tau`].
     pub(crate) fn set_tau(&mut self, tau: Duration) {
-        if tau != self.time.tau && !self.time.tau.is_zero() {
-            let scale = nanos(tau) as f64 / nanos(self.time.tau) as f64;
+        let before = self.time.tau_nanos;
+        self.time.set_tau(tau);
+        if self.time.tau_nanos != before {
+            let scale = self.time.tau_nanos as f64 / before as f64;
             self.faded = self.faded.map(|faded| faded * scale);
-            self.time.tau = tau;
         }
     }
 
     /// As [`Rate::add_since_last`], then [`Rate::per_second`], of each.
     pub(crate) fn add_since_last(&mut self, amounts: [f64; N], now: Timestamp) -> [f64; N] {
-        let interval = nanos(now.since(self.time.last));
+        let interval = nanos_since(now, self.time.last);
         let keep = self.time.fade(now);
         let spread = match interval {
             0 => 1.0,
-            _ => (1.0 - keep) * nanos(self.time.tau) as f64 / interval as f64,
+            _ => (1.0 - keep) * self.time.tau_nanos as f64 / interval as f64,
         };
         for (faded, amount) in self.faded.iter_mut().zip(amounts) {
             *faded *= keep;

@@ -48,15 +48,15 @@ pub struct Counters {
 #[derive(Debug)]
 struct Registry {
     live: Vec<Arc<[Line]>>,
-    /// What writers that are gone have counted.
-    retired: Box<[u64]>,
+    /// What writers that are gone have counted; nothing as long as none is gone.
+    retired: Vec<u64>,
 }
 
 impl Counters {
     /// `cells` counters, all zero.
     pub fn new(cells: usize) -> Arc<Self> {
-        let retired = vec![0; cells].into_boxed_slice();
-        Arc::new(Self { cells, registry: Mutex::new(Registry { live: Vec::new(), retired }) })
+        let registry = Registry { live: Vec::new(), retired: Vec::new() };
+        Arc::new(Self { cells, registry: Mutex::new(registry) })
     }
 
     /// Cells of its own for one thread.
@@ -81,7 +81,10 @@ impl Counters {
         let registry = lock(&self.registry);
         let len = totals.len().min(self.cells);
         let totals = &mut totals[..len];
-        totals.copy_from_slice(&registry.retired[..len]);
+        match registry.retired.get(..len) {
+            Some(retired) => totals.copy_from_slice(retired),
+            None => totals.fill(0),
+        }
         // Line by line, as they lie in memory.
         for lines in &registry.live {
             for (totals, line) in totals.chunks_mut(LINE).zip(lines.iter()) {
@@ -122,6 +125,13 @@ impl Writer {
         self.lines.first_chunk()
     }
 
+    /// Reads from each of these lines.
+    #[inline]
+    pub(crate) fn touch<const N: usize>(&self, lines: [usize; N]) -> u64 {
+        let first = |line: &Line| line.0[0].load(Ordering::Relaxed);
+        lines.into_iter().fold(0, |word, line| word ^ self.lines.get(line).map_or(0, first))
+    }
+
     /// The whole line that begins at cell `line * LINE`.
     #[inline]
     pub(crate) fn line(&mut self, line: usize) -> Option<&Line> {
@@ -132,6 +142,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         let mut registry = lock(&self.counters.registry);
+        registry.retired.resize(self.counters.cells, 0);
         for cell in 0..self.counters.cells {
             let value = self.lines[cell / LINE].0[cell % LINE].load(Ordering::Relaxed);
             registry.retired[cell] = registry.retired[cell].wrapping_add(value);

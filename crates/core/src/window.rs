@@ -116,6 +116,12 @@ impl<T: Tally> Window<T> {
         self.total
     }
 
+    /// Reads what adding and asking begin with.
+    #[inline]
+    pub(crate) const fn touch(&self) -> u64 {
+        self.ends_nanos ^ self.newest
+    }
+
     #[inline]
     fn advance(&mut self, now: Timestamp) {
         if now.as_nanos() >= self.ends_nanos {

@@ -28,6 +28,12 @@ impl<T: Copy + Ord> Heap<T> {
         self.entries.first().map(|&(number, _)| number)
     }
 
+    /// The thing with the least number.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<T> {
+        self.entries.first().map(|&(_, thing)| thing)
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, number: f64, thing: T) {
         let entry = (number, thing);

@@ -10,6 +10,7 @@
 //! Events come out by time; those of the same moment in the order in which they were put in. An
 //! event of a moment that is over comes at once.
 
+use core::time::Duration;
 use std::collections::BinaryHeap;
 use tidegate_core::Timestamp;
 
@@ -74,7 +75,7 @@ pub(crate) struct EventQueue<E> {
     /// The number of the current slot, counted from the epoch.
     slot: u64,
     /// The list of each later slot, newest first, by number modulo the number of slots.
-    lists: Box<[u32]>,
+    lists: Box<[u32; SLOTS]>,
     /// Which lists are not empty, and which words of that are not zero.
     map: [u64; WORDS],
     summary: [u64; WORDS / WORD],
@@ -90,7 +91,7 @@ impl<E: Copy> EventQueue<E> {
         Self {
             current: Vec::new(),
             slot: 0,
-            lists: vec![NONE; SLOTS].into_boxed_slice(),
+            lists: Box::new([NONE; SLOTS]),
             map: [0; WORDS],
             summary: [0; WORDS / WORD],
             nodes: Vec::new(),
@@ -117,11 +118,32 @@ impl<E: Copy> EventQueue<E> {
 
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Timestamp, E)> {
+        self.turn();
+        self.current.pop()
+    }
+
+    /// Goes on to the next slot if the current one is used up. Whether it did.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> bool {
+        let turns = self.current.is_empty();
         while self.current.is_empty() {
-            self.slot = self.next_slot()?;
+            let Some(slot) = self.next_slot() else { return false };
+            self.slot = slot;
             self.open();
         }
-        self.current.pop()
+        turns
+    }
+
+    /// The events of the current slot, the next one last. Others may come between them.
+    pub(crate) fn current(&self) -> &[(Timestamp, E)] {
+        &self.current
+    }
+
+    /// How much of the current slot is left after the first of its events that is such.
+    pub(crate) fn left_after(&self, such: impl Fn(&E) -> bool) -> Option<Duration> {
+        let &(at, _) = self.current.iter().rev().find(|(_, event)| such(event))?;
+        let end = (self.slot + 1) << SLOT_BITS;
+        Some(Duration::from_nanos(end.saturating_sub(at.as_nanos())))
     }
 
     #[inline]

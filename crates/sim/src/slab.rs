@@ -29,47 +29,62 @@ struct Place<T> {
     thing: Option<T>,
 }
 
-/// A store whose memory is bounded by the most that was ever in it at once.
+/// Places of one block: 256 KiB, which is little beside what a world needs anyway.
+const BLOCK: usize = 1 << 12;
+
+/// A store whose memory is bounded by the most that was ever in it at once. It grows block by
+/// block: one vector that doubles would for a moment need half as much again.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    places: Vec<Place<T>>,
+    /// All but the last are full.
+    blocks: Vec<Vec<Place<T>>>,
     free: Vec<u32>,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { blocks: Vec::new(), free: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, thing: T) -> Key {
         if let Some(index) = self.free.pop() {
-            let place = &mut self.places[index as usize];
+            let place = &mut self.blocks[index as usize / BLOCK][index as usize % BLOCK];
             place.turn = place.turn.wrapping_add(1);
             place.thing = Some(thing);
             return Key { index, turn: place.turn };
         }
-        let index = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-        self.places.push(Place { turn: 0, thing: Some(thing) });
+        if self.blocks.last().is_none_or(|block| block.len() == BLOCK) {
+            self.blocks.push(Vec::with_capacity(BLOCK));
+        }
+        let full = self.blocks.len() - 1;
+        let block = &mut self.blocks[full];
+        let index = u32::try_from(full * BLOCK + block.len()).unwrap_or(u32::MAX);
+        block.push(Place { turn: 0, thing: Some(thing) });
         Key { index, turn: 0 }
     }
 
     #[inline]
+    fn place(&mut self, key: Key) -> Option<&mut Place<T>> {
+        let place = self.blocks.get_mut(key.index as usize / BLOCK)?;
+        place.get_mut(key.index as usize % BLOCK).filter(|place| place.turn == key.turn)
+    }
+
+    /// The thing that has this key's place, whichever that is by now.
+    #[inline]
+    pub(crate) fn at(&self, key: Key) -> Option<&T> {
+        let block = self.blocks.get(key.index as usize / BLOCK)?;
+        block.get(key.index as usize % BLOCK)?.thing.as_ref()
+    }
+
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        match self.places.get_mut(key.index as usize) {
-            Some(place) if place.turn == key.turn => place.thing.as_mut(),
-            _ => None,
-        }
+        self.place(key)?.thing.as_mut()
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        match self.places.get_mut(key.index as usize) {
-            Some(place) if place.turn == key.turn => {
-                let thing = place.thing.take()?;
-                self.free.push(key.index);
-                Some(thing)
-            }
-            _ => None,
-        }
+        let thing = self.place(key)?.thing.take()?;
+        self.free.push(key.index);
+        Some(thing)
     }
 }
 
@@ -86,6 +101,25 @@ mod tests {
         assert_eq!(slab.get_mut(first), None);
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get_mut(second), Some(&mut 'b'));
-        assert_eq!(slab.places.len(), 1);
+        assert_eq!(slab.blocks.iter().map(Vec::len).sum::<usize>(), 1);
+    }
+
+    #[test]
+    fn things_are_found_in_every_block() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..3 * BLOCK).map(|thing| slab.insert(thing)).collect();
+        assert_eq!(slab.blocks.len(), 3);
+        for (thing, key) in keys.iter().enumerate() {
+            assert_eq!(slab.at(*key), Some(&thing));
+            assert_eq!(slab.get_mut(*key).copied(), Some(thing));
+        }
+        for (thing, key) in keys.into_iter().enumerate() {
+            assert_eq!(slab.remove(key), Some(thing));
+            assert_eq!(slab.at(key), None);
+        }
+        for thing in 0..3 * BLOCK {
+            slab.insert(thing);
+        }
+        assert_eq!(slab.blocks.len(), 3);
     }
 }

@@ -6,6 +6,7 @@ use super::{Decision, Permit, Request};
 use crate::attempts::{AttemptHistogram, AttemptsConfig};
 use crate::counters::{Counters, LINE, Line, Writer};
 use crate::criticality::Criticality;
+use crate::customer::CustomerId;
 use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
 use crate::levels::{LevelGate, Levels};
 use crate::quota::{QuotaConfig, QuotaGate, QuotaLane};
@@ -40,6 +41,9 @@ mod cell {
 
     /// Lines of what dark mode let in: by criticality, then by reason.
     pub(super) const DARK: usize = SHARED + 1;
+
+    /// The lines before are all that decisions are made by.
+    pub(super) const DECIDING: usize = DARK * LINE;
 
     pub(super) const LINES: usize = DARK + LEVELS;
     pub(super) const COUNT: usize = LINES * LINE;
@@ -80,8 +84,8 @@ pub struct AdmissionGate {
     room: Room,
     quota: Arc<QuotaGate>,
     counters: Arc<Counters>,
-    /// For permits that come back without a lane.
-    spare: Mutex<Returns>,
+    /// For permits that come back without a lane, once there was one.
+    spare: Mutex<Option<Returns>>,
 }
 
 impl AdmissionGate {
@@ -89,7 +93,6 @@ impl AdmissionGate {
     pub fn new(quota: QuotaConfig) -> Arc<Self> {
         let quota = QuotaGate::new(quota);
         let counters = Counters::new(cell::COUNT);
-        let spare = Returns { counts: counters.writer(), quota: quota.lane() };
         Arc::new(Self {
             levels: LevelGate::new(),
             flags: AtomicU64::new(0),
@@ -98,14 +101,17 @@ impl AdmissionGate {
             room: Room::new(),
             quota,
             counters,
-            spare: Mutex::new(spare),
+            spare: Mutex::new(None),
         })
     }
 
     /// A thread's own access to this gate. Takes a lock; once per thread.
     pub fn lane(self: &Arc<Self>) -> Lane {
-        let returns = Returns { counts: self.counters.writer(), quota: self.quota.lane() };
-        Lane { returns, lease: self.room.lease(), gate: Arc::clone(self) }
+        Lane { returns: self.returns(), lease: self.room.lease(), gate: Arc::clone(self) }
+    }
+
+    fn returns(&self) -> Returns {
+        Returns { counts: self.counters.writer(), quota: self.quota.lane() }
     }
 
     /// The request is done and has cost `actual`: for whoever has no lane at hand, such as a future
@@ -113,7 +119,7 @@ impl AdmissionGate {
     /// [`Lane::complete`].
     pub fn complete(&self, permit: Permit, actual: Cost, now: Timestamp) {
         self.room.give_back(permit.charge().cost);
-        lock(&self.spare).take(permit, actual, now);
+        lock(&self.spare).get_or_insert_with(|| self.returns()).take(permit, actual, now);
     }
 
     /// The customers' quotas.
@@ -144,9 +150,13 @@ impl AdmissionGate {
 
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
-        let mut totals = [0; cell::COUNT];
+        Counts { totals: self.totals() }
+    }
+
+    fn totals<const CELLS: usize>(&self) -> Totals<CELLS> {
+        let mut totals = [0; CELLS];
         self.counters.read(&mut totals);
-        Counts { totals }
+        Totals(totals)
     }
 
     /// The number of the plan that holds.
@@ -231,6 +241,27 @@ impl Lane {
     /// The gate that this lane belongs to.
     pub fn gate(&self) -> &Arc<AdmissionGate> {
         &self.gate
+    }
+
+    /// Reads what a decision on such a request will read, and what its end will: for a shell that
+    /// knows who comes next, so that many such reads wait for memory together and none of the
+    /// decisions does. Changes nothing; the number is for the compiler, which must not think that
+    /// nobody wants it.
+    #[inline]
+    #[must_use]
+    pub fn touch(&self, customer: CustomerId, criticality: Criticality) -> u64 {
+        let gate = &self.gate;
+        let open = gate.quota.check(customer, criticality, Timestamp::ZERO).is_ok();
+        let word = gate.flags.load(Ordering::Relaxed) ^ gate.room.touch(criticality);
+        let lines = self.returns.counts.touch([criticality.index(), cell::SHARED]);
+        word ^ lines ^ u64::from(open)
+    }
+
+    /// As [`Lane::touch`], for the next tick of the controller.
+    #[must_use]
+    pub fn touch_all(&self) -> u64 {
+        let lines = core::array::from_fn::<usize, { cell::DARK }, _>(|line| line);
+        self.returns.counts.touch(lines) ^ self.gate.flags.load(Ordering::Relaxed)
     }
 
     /// May this request in? No lock, no allocation, no waiting.
@@ -380,53 +411,60 @@ const fn advice(flags: u64) -> Advice {
 /// What a gate has counted since it was made. Counts wrap; work with differences.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
-    totals: [u64; cell::COUNT],
+    totals: Totals<{ cell::COUNT }>,
 }
 
 impl Counts {
     /// Requests admitted.
     pub fn admitted(&self, criticality: Criticality) -> u64 {
-        self.at(criticality.index(), cell::ADMITTED)
+        self.totals.at(criticality.index(), cell::ADMITTED)
     }
 
     /// Requests refused for `reason`; none for reasons that this gate does not give.
     pub fn rejected(&self, reason: Reason, criticality: Criticality) -> u64 {
-        by_reason(reason, |i| self.at(criticality.index(), cell::REJECTED + i))
+        by_reason(reason, |i| self.totals.at(criticality.index(), cell::REJECTED + i))
     }
 
     /// Requests that dark mode let in, and that would have been refused for `reason`.
     pub fn dark(&self, reason: Reason, criticality: Criticality) -> u64 {
-        by_reason(reason, |i| self.at(cell::DARK + criticality.index(), i))
+        by_reason(reason, |i| self.totals.at(cell::DARK + criticality.index(), i))
     }
 
     /// Requests that were done, however they ended.
     pub fn completed(&self) -> u64 {
-        self.at(cell::SHARED, cell::COMPLETED)
+        self.totals.at(cell::SHARED, cell::COMPLETED)
     }
 
     /// What they cost.
     pub fn worked(&self) -> Cost {
-        Cost::from_nanos(self.at(cell::SHARED, cell::WORKED))
+        Cost::from_nanos(self.totals.at(cell::SHARED, cell::WORKED))
     }
 
     /// Requests by attempt: first, second, and third or later.
     pub fn attempts(&self) -> [u64; 3] {
-        let [second, later] = [0, 1].map(|i| self.at(cell::SHARED, cell::RETRIES + i));
-        [difference(self.arrived(), second.wrapping_add(later)), second, later]
+        let [second, later] = [0, 1].map(|i| self.totals.at(cell::SHARED, cell::RETRIES + i));
+        [difference(self.totals.arrived(), second.wrapping_add(later)), second, later]
     }
 
     /// Requests admitted and not yet done.
     pub fn inflight(&self) -> u64 {
-        difference(self.over_levels(cell::ADMITTED), self.at(cell::SHARED, cell::COMPLETED))
+        let admitted = self.totals.over_levels(cell::ADMITTED);
+        difference(admitted, self.completed())
     }
+}
 
+/// The first cells of a gate, all threads together.
+#[derive(Debug, Clone, Copy)]
+struct Totals<const CELLS: usize>([u64; CELLS]);
+
+impl<const CELLS: usize> Totals<CELLS> {
     fn inflight_cost(&self) -> Cost {
         let completed = self.at(cell::SHARED, cell::COMPLETED_COST);
         Cost::from_nanos(difference(self.over_levels(cell::ADMITTED_COST), completed))
     }
 
     fn at(&self, line: usize, cell: usize) -> u64 {
-        self.totals[line * LINE + cell]
+        self.0[line * LINE + cell]
     }
 
     /// Requests that came, whatever became of them.
@@ -506,7 +544,7 @@ impl From<Reading> for Seen {
 pub struct Controller {
     shedder: Shedder,
     attempts: AttemptHistogram,
-    last: Counts,
+    last: Totals<{ cell::DECIDING }>,
 }
 
 impl Controller {
@@ -521,7 +559,7 @@ impl Controller {
         Self {
             shedder: Shedder::new(shed, now),
             attempts: AttemptHistogram::new(attempts),
-            last: gate.counts(),
+            last: gate.totals(),
         }
     }
 
@@ -530,11 +568,18 @@ impl Controller {
         self.shedder.reconfigure(shed);
     }
 
+    /// As [`Lane::touch`], for the next tick.
+    #[must_use]
+    pub fn touch(&self) -> u64 {
+        let last = self.last.0.iter().step_by(LINE).fold(0, |word, cell| word ^ cell);
+        last ^ u64::from(self.shedder.config().threshold(Criticality::Critical) > Utilization::ZERO)
+    }
+
     /// Looks at the counts and at what was seen, and tells the gate what to do. Call it every few
     /// milliseconds, off the request path.
     pub fn tick(&mut self, gate: &AdmissionGate, seen: impl Into<Seen>, now: Timestamp) -> Plan {
         let Seen { reading, load, load_least, used } = seen.into();
-        let counts = gate.counts();
+        let counts = gate.totals();
         let last = core::mem::replace(&mut self.last, counts);
         let since = |line, cell| difference(counts.at(line, cell), last.at(line, cell));
         let cost_since = |line, cell| Cost::from_nanos(since(line, cell));

@@ -85,6 +85,12 @@ impl Room {
         }
     }
 
+    #[inline]
+    pub(super) fn touch(&self, criticality: Criticality) -> u64 {
+        let most = self.most[criticality.index()].load(Ordering::Relaxed);
+        most ^ self.part.load(Ordering::Relaxed)
+    }
+
     /// `cost` is no longer in flight, and no thread keeps it.
     pub(super) fn give_back(&self, cost: Cost) {
         self.used.fetch_sub(signed(cost) as u64, Ordering::Relaxed);

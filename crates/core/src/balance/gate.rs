@@ -69,6 +69,13 @@ impl PickGate {
         Some(Pick { backend, reason: shape.reason()? })
     }
 
+    /// Reads what the next pick will read.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        let next = self.entry(self.shape(), self.cursor.load(Ordering::Relaxed));
+        next.map_or(0, |id| id.0.into())
+    }
+
     #[inline]
     pub(super) fn shape(&self) -> Shape {
         // Pairs with the release in `publish`: entries within this length have been written.

@@ -104,6 +104,28 @@ impl Policy {
         }
     }
 
+    /// As [`Lane::touch`](crate::admission::Lane::touch), for the next pick.
+    #[inline]
+    #[must_use]
+    pub fn touch_pick(&self) -> u64 {
+        match self {
+            Self::RoundRobin(p) => p.touch_pick(),
+            Self::Weighted(p) => p.touch_pick(),
+            // Their picks look at more than can be told ahead.
+            Self::LeastLoaded(_) | Self::Prequal(_) => 0,
+        }
+    }
+
+    /// As [`Lane::touch`](crate::admission::Lane::touch), for the end of an attempt on `id`.
+    #[inline]
+    #[must_use]
+    pub fn touch_end(&self, id: BackendId) -> u64 {
+        match self {
+            Self::Weighted(p) => p.touch_end(id),
+            _ => self.active(id).into(),
+        }
+    }
+
     /// Where threads get lanes to pick and to tell outcomes without this policy's owner. What goes
     /// through a lane does not go through the policy. Its owner goes on to tell it who joins and
     /// leaves and what backends report, and calls [`Policy::on_deadline`] when it is due.

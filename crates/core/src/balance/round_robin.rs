@@ -86,6 +86,11 @@ impl RoundRobin {
         known
     }
 
+    #[inline]
+    pub(super) fn touch_pick(&self) -> u64 {
+        self.now.as_nanos() ^ self.order.gate().touch()
+    }
+
     /// The next backend. For a single owner: what is due is done first.
     pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
         self.on_deadline(now);

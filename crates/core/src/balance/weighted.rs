@@ -200,6 +200,18 @@ impl Weighted {
         known
     }
 
+    #[inline]
+    pub(super) fn touch_pick(&self) -> u64 {
+        self.next_update.as_nanos() ^ self.order.gate().touch()
+    }
+
+    #[inline]
+    pub(super) fn touch_end(&self, id: BackendId) -> u64 {
+        let record = self.records.get(id.index()).and_then(Option::as_ref);
+        let word = record.map_or(0, |record| record.outcomes.touch());
+        word ^ u64::from(self.roster.active(id)) ^ self.roster.standing(id) as u64
+    }
+
     /// The backend whose turn it is. For a single owner: what is due is done first.
     pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
         self.on_deadline(now);

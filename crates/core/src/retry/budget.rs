@@ -138,6 +138,13 @@ impl RetryBudget {
         Self { ledger: Ledger::new(config), balance: 0 }
     }
 
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[inline]
+    #[must_use]
+    pub fn touch(&self) -> u64 {
+        self.balance ^ self.ledger.requests.touch()
+    }
+
     /// A request is sent for the first time. Not for retries. O(1), some nanoseconds.
     pub fn deposit(&mut self, now: Timestamp) {
         self.settle(1, now);

@@ -30,6 +30,13 @@ impl LoadAverage {
         }
     }
 
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[inline]
+    #[must_use]
+    pub fn touch(&self) -> u64 {
+        self.cpus.to_bits() ^ self.average.get().unwrap_or(0.0).to_bits()
+    }
+
     /// `active` tasks are running or ready to run. Returns the load average per CPU.
     pub fn record(&mut self, active: u64, now: Timestamp) -> f64 {
         self.average.record(active as f64 / self.cpus, now);

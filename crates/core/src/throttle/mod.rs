@@ -263,6 +263,14 @@ impl Throttle {
         Self { config, histories }
     }
 
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[inline]
+    #[must_use]
+    pub fn touch(&self, criticality: Criticality) -> u64 {
+        let history = &self.histories[criticality.index()];
+        history.recent.touch() ^ history.lately.touch()
+    }
+
     /// Whether the next attempt may be sent. A refusal is counted here; an attempt that is sent
     /// counts when [`Throttle::on_response`] hears of it.
     ///

@@ -138,6 +138,41 @@ impl Backend {
         }
     }
 
+    /// Reads what lies in this task itself.
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        let word = self.cpu.touch() ^ self.scheduled.as_nanos() ^ u64::from(self.answers[0]);
+        match &self.guard {
+            Guard::Tidegate(protection) => word ^ protection.load.touch(),
+            Guard::Nobody | Guard::Contender(_) => word,
+        }
+    }
+
+    /// Reads what it points to, and what a request meets there.
+    #[inline]
+    pub(crate) fn touch_guard(&self, customer: CustomerId, criticality: Criticality) -> u64 {
+        match &self.guard {
+            Guard::Tidegate(Protection { lane, costs, .. }) => {
+                let cost = costs.estimate(customer, MethodId(0));
+                lane.touch(customer, criticality) ^ cost.as_nanos()
+            }
+            Guard::Nobody | Guard::Contender(_) => 0,
+        }
+    }
+
+    /// Reads what a look of the controller needs.
+    #[inline]
+    pub(crate) fn touch_control(&self) -> u64 {
+        let word = self.meters.busy_seen.to_bits();
+        match &self.guard {
+            Guard::Tidegate(Protection { lane, control, .. }) => {
+                let seen = control.worked_seen.to_bits();
+                word ^ seen ^ control.controller.touch() ^ lane.touch_all()
+            }
+            Guard::Nobody | Guard::Contender(_) => word,
+        }
+    }
+
     #[inline]
     pub(crate) const fn has_contender(&self) -> bool {
         matches!(self.guard, Guard::Contender(_))

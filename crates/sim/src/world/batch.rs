@@ -6,7 +6,7 @@
 
 use super::record::BatchSecond;
 use super::spec::WorldError;
-use super::{Event, Parent, Reply, World, choose, latency};
+use super::{Event, Parent, Reply, Wish, World};
 use crate::dice;
 use crate::slab::Key;
 use core::time::Duration;
@@ -80,14 +80,13 @@ impl World {
         }
         let proxies = batch.proxies.len() as u32;
         let client = &self.spec.clients[group as usize];
-        let criticality = Criticality::ALL[choose(&client.mix, &mut self.arrivals)];
-        let customer = choose(&client.customers, &mut self.arrivals);
+        let Wish { criticality, customer } = Wish::draw(client, self.asking.dice());
         let deadline = self.now + client.deadline;
         let place = client.datacenter;
         self.record.ask(group as usize, criticality, customer, self.now);
         let customer = CustomerId(customer as u32);
         if proxies > 0 {
-            let travel = latency(&self.spec, &mut self.network, place, place);
+            let travel = self.network.latency(place, place);
             let item = self.items.insert(Item {
                 group,
                 worker,
@@ -131,7 +130,7 @@ impl World {
         } else {
             // Workers that were refused together should not come back together.
             let wait = wait.unwrap_or(spec.pause).as_secs_f64();
-            next = self.now + dice::seconds(wait * (0.5 + self.arrivals.unit()));
+            next = self.now + dice::seconds(wait * (0.5 + self.asking.dice().unit()));
         }
         self.queue.push(next, Event::Work { group, worker });
     }
@@ -222,7 +221,7 @@ impl World {
     fn tell(&mut self, key: Key, reply: Reply) {
         let Some(item) = self.items.get_mut(key) else { return };
         let place = self.spec.clients[item.group as usize].datacenter;
-        let travel = latency(&self.spec, &mut self.network, place, place);
+        let travel = self.network.latency(place, place);
         self.queue.push(self.now + travel, Event::Told { item: key, reply });
     }
 

@@ -1,11 +1,10 @@
 //! A call: from somebody's wish to the answer, or to the moment when nobody waits any more.
 
 use super::stack::Fate;
-use super::{Call, Event, Parent, Reply, World, group_of, latency};
+use super::{Call, Event, Parent, Reply, World, group_of};
 use crate::slab::Key;
 use tidegate_core::balance::BackendId;
 use tidegate_core::decision::Advice;
-use tidegate_core::rng::Rng;
 use tidegate_core::{Criticality, CustomerId, Timestamp};
 
 impl World {
@@ -29,6 +28,8 @@ impl World {
             attempt: 0,
             member: BackendId(0),
             backend: 0,
+            datacenter: 0,
+            patient: true,
         });
         self.inflight += 1;
         self.record.inflight_max = self.record.inflight_max.max(self.inflight);
@@ -64,6 +65,8 @@ impl World {
         };
         call.attempt += 1;
         (call.member, call.backend) = (member, backend);
+        call.datacenter = datacenter as u32;
+        call.patient = stack.attempt_timeout.is_none();
         let attempt = call.attempt;
         let timeout = stack.attempt_timeout.map(|t| (self.now + t).min(call.deadline));
         if let Some(group) = group_of(call.parent, &mut self.items) {
@@ -71,16 +74,14 @@ impl World {
         }
         let (deadline, way) = (call.deadline, call.stack);
         for (member, target) in stack.probes(&mut self.decisions) {
-            let at = self.now
-                + latency(&self.spec, &mut self.network, datacenter, {
-                    self.backends[target as usize].spec.datacenter
-                });
+            let to = self.datacenters[target as usize];
+            let at = self.now + self.network.latency(datacenter, to);
             let probe = Event::Probe { stack: call.stack, member: member.0, backend: target };
             self.queue.push(at, probe);
         }
-        let to = self.backends[backend as usize].spec.datacenter;
-        let travel = latency(&self.spec, &mut self.network, datacenter, to);
-        if self.lost() {
+        let to = self.datacenters[backend as usize];
+        let travel = self.network.latency(datacenter, to);
+        if self.network.loses() {
             self.queue.push(timeout.unwrap_or(deadline), Event::Timeout { call: key, attempt });
             return;
         }
@@ -93,10 +94,6 @@ impl World {
         if let Some(at) = timeout {
             self.queue.push(at, Event::Timeout { call: key, attempt });
         }
-    }
-
-    pub(super) fn lost(&mut self) -> bool {
-        self.spec.loss > 0.0 && self.network.unit() < self.spec.loss
     }
 
     pub(super) fn reply(&mut self, key: Key, attempt: u8, reply: Reply) {

@@ -11,7 +11,7 @@
 
 use super::record::ConnectionSecond;
 use super::spec::{ConnectionSpec, HealthSpec, WorldError};
-use super::{Event, Reply, World, latency};
+use super::{Event, Reply, World};
 use crate::dice;
 use crate::slab::Key;
 use core::time::Duration;
@@ -104,7 +104,7 @@ impl World {
             for member in 0..self.stacks[stack].members.len() {
                 let (stack, member) = (stack as u32, member as u32);
                 if eager {
-                    let at = Timestamp::ZERO + dice::seconds(self.network.unit());
+                    let at = Timestamp::ZERO + dice::seconds(self.network.dice.unit());
                     self.queue.push(at, Event::Open { stack, member });
                 } else {
                     self.ask_for_health(stack, member);
@@ -129,7 +129,7 @@ impl World {
         };
         let to = self.backends[number as usize].spec.datacenter;
         let from = self.stacks[stack as usize].datacenter;
-        let travel = latency(&self.spec, &mut self.network, from, to);
+        let travel = self.network.latency(from, to);
         self.queue.push(ready.max(self.now) + travel, Event::Reach { call: key, attempt });
     }
 
@@ -180,7 +180,7 @@ impl World {
         connections.second.open += 1;
         connections.open[backend.index] += 1;
         let (from, to) = (backend.spec.datacenter, client.datacenter);
-        let ready = self.now + cost + latency(&self.spec, &mut self.network, from, to);
+        let ready = self.now + cost + self.network.latency(from, to);
         link.ready = Some(ready);
         link.last_used = self.now;
         if let Some(policy) = connections.spec.idle.filter(|_| !link.watched) {
@@ -259,7 +259,7 @@ impl World {
             return;
         }
         (link.asking, link.asked, link.wait) = (true, None, base);
-        let first = dice::seconds(base.as_secs_f64() * self.network.unit());
+        let first = dice::seconds(base.as_secs_f64() * self.network.dice.unit());
         self.queue.push(self.now + first, Event::Health { stack, member });
     }
 
@@ -281,7 +281,7 @@ impl World {
             HealthAnswer::Drop
         } else {
             match connections.pacers.get_mut(backend.index) {
-                Some(pacer) => pacer.on_check(waited, now, &mut self.network),
+                Some(pacer) => pacer.on_check(waited, now, &mut self.network.dice),
                 None => HealthAnswer::AskAgainAfter(link.wait),
             }
         };
@@ -301,7 +301,7 @@ impl World {
         };
         link.wait = wait;
         let (from, to) = (backend.spec.datacenter, client.datacenter);
-        let travel = latency(&self.spec, &mut self.network, from, to) * 2;
+        let travel = self.network.latency(from, to) * 2;
         let travel = if paced { travel } else { Duration::ZERO };
         self.queue.push(now + travel + wait, Event::Health { stack, member });
     }

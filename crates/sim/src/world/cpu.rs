@@ -68,6 +68,18 @@ impl<J: Copy + Ord> Cpu<J> {
         self.running.len() + self.waiting.len()
     }
 
+    /// The running job that will be done first.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<J> {
+        self.running.first()
+    }
+
+    /// Reads what every event reads first.
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        self.last.as_nanos() ^ self.attained.to_bits() ^ self.active() as u64
+    }
+
     /// Core-seconds that were busy until `now`.
     pub(crate) fn busy(&mut self, now: Timestamp) -> f64 {
         self.advance(now);
@@ -129,9 +141,11 @@ impl<J: Copy + Ord> Cpu<J> {
         let chores = self.chores / (self.cores * self.speed);
         let wait = (done_at - self.attained).max(0.0) / self.rate() + chores;
         // Rounded up, so that the job is done when the moment comes.
-        let nanos = (wait * 1e9).ceil();
+        let nanos = wait * 1e9;
+        let whole = nanos as u64;
+        let whole = whole.saturating_add(u64::from((whole as f64) < nanos));
         Some(if nanos.is_finite() {
-            self.last + Duration::from_nanos(nanos as u64)
+            Timestamp::from_nanos(self.last.as_nanos().saturating_add(whole))
         } else {
             Timestamp::MAX
         })

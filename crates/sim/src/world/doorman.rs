@@ -99,7 +99,7 @@ impl World {
             self.groups[group].tenants = vec![Tenant::NEW; client.tasks as usize];
             for task in 0..client.tasks {
                 // Everyone asks at once, as after a power cut, and later spread out.
-                let first = Timestamp::ZERO + dice::seconds(interval * self.arrivals.unit());
+                let first = Timestamp::ZERO + dice::seconds(interval * self.asking.dice().unit());
                 self.queue.push(first, Event::Lease { group: group as u32, task });
             }
         }

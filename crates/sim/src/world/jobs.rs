@@ -4,7 +4,7 @@ use super::backend::Welcome;
 use super::log::{Attempt, Ending};
 use super::record::column;
 use super::request_limits::RequestLimits;
-use super::{Event, Job, Parent, Reply, World, group_of, latency};
+use super::{Event, Job, Parent, Reply, World, group_of};
 use crate::slab::Key;
 use core::time::Duration;
 use tidegate_core::decision::{Advice, Reason};
@@ -230,13 +230,11 @@ impl World {
         let Some(waiting) = self.calls.get_mut(call).filter(|c| c.attempt == attempt) else {
             return;
         };
-        let deadline = waiting.deadline;
-        let stack = &self.stacks[waiting.stack as usize];
-        let (to, timeout) = (stack.datacenter, stack.attempt_timeout);
-        let travel = latency(&self.spec, &mut self.network, from, to);
-        if self.lost() {
+        let (deadline, patient) = (waiting.deadline, waiting.patient);
+        let travel = self.network.latency(from, waiting.datacenter as usize);
+        if self.network.loses() {
             // Without a timeout of its own the caller waits until its deadline.
-            if timeout.is_none() {
+            if patient {
                 self.queue.push(deadline.max(self.now), Event::Timeout { call, attempt });
             }
             return;
@@ -274,7 +272,7 @@ impl World {
         let crowd = ((f64::from(active) + 1.0) / backend.spec.cores).max(1.0);
         let micros = (work * crowd / backend.cpu.speed() * 1e6) as u32;
         let to = self.stacks[stack as usize].datacenter;
-        let travel = latency(&self.spec, &mut self.network, backend.spec.datacenter, to);
+        let travel = self.network.latency(backend.spec.datacenter, to);
         let answer = Event::Probed { stack, member, inflight: active, micros };
         self.queue.push(self.now + travel, answer);
     }

@@ -48,7 +48,7 @@ impl World {
         client.links.resize(client.members.len(), Link::default());
         let member = member as u32;
         if eager {
-            let at = self.now + dice::seconds(self.network.unit());
+            let at = self.now + dice::seconds(self.network.dice.unit());
             self.queue.push(at, Event::Open { stack, member });
         } else {
             self.ask_for_health(stack, member);

@@ -6,6 +6,8 @@
 //!
 //! Every decision is `tidegate-core`'s; the world only carries messages and shares CPUs.
 
+mod ahead;
+mod arrivals;
 pub(crate) mod backend;
 mod batch;
 mod calls;
@@ -19,6 +21,7 @@ mod envoy;
 mod jobs;
 mod join;
 pub mod log;
+mod network;
 mod quota;
 pub mod record;
 mod request_limits;
@@ -27,15 +30,16 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-use crate::dice;
 use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
+use arrivals::{Asking, Wish};
 use backend::Backend;
 use batch::{Batch, Item};
 use connections::Connections;
 use core::time::Duration;
 use datacenters::{Planner, Spread};
 use doorman::Tenant;
+use network::Network;
 use quota::QuotaServer;
 use record::Record;
 use request_limits::RequestLimits;
@@ -81,6 +85,9 @@ struct Call {
     attempt: u8,
     member: BackendId,
     backend: u32,
+    /// Where the caller is, and whether it waits for an attempt as long as for the call.
+    datacenter: u32,
+    patient: bool,
 }
 
 #[derive(Debug)]
@@ -265,6 +272,9 @@ pub struct World {
     jobs: Slab<Job>,
     items: Slab<Item>,
     backends: Vec<Backend>,
+    /// The datacenter of each backend. It lies apart, as clients ask for it with every request and
+    /// for nothing else of a backend.
+    datacenters: Vec<usize>,
     /// What goes with every answer of each backend.
     reports: Vec<LoadReport>,
     /// The number of each service's first backend.
@@ -285,9 +295,9 @@ pub struct World {
     cost_factor: Vec<f64>,
     record: Record,
     inflight: usize,
-    arrivals: SeededRng,
+    asking: Asking,
     machines: SeededRng,
-    network: SeededRng,
+    network: Network,
     decisions: SeededRng,
 }
 
@@ -304,6 +314,7 @@ impl World {
             jobs: Slab::new(),
             items: Slab::new(),
             backends: Vec::new(),
+            datacenters: Vec::new(),
             reports: Vec::new(),
             firsts: Vec::new(),
             stacks: Vec::new(),
@@ -318,9 +329,9 @@ impl World {
             cost_factor: vec![1.0; spec.services.len()],
             record: Record::new(spec.clients.len(), &tasks, spec.lasts, customers).log(spec.log),
             inflight: 0,
-            arrivals: dice.fork(),
+            asking: Asking::new(dice.fork()),
             machines: dice.fork(),
-            network: dice.fork(),
+            network: Network::new(&spec, dice.fork()),
             decisions: dice.fork(),
             spec,
         };
@@ -363,6 +374,7 @@ impl World {
                 self.factors.push(Factors { machine: 1.0, warmth: 1.0, place: 1.0 });
                 self.request_limits.push(RequestLimits::new(&self.spec, service));
                 self.reports.push(LoadReport::default());
+                self.datacenters.push(backend.spec.datacenter);
                 self.backends.push(backend);
             }
         }
@@ -434,10 +446,11 @@ impl World {
     /// Runs to the end and gives what was written down.
     pub fn run(mut self) -> Record {
         let end = Timestamp::ZERO + self.spec.lasts;
-        while let Some((at, event)) = self.queue.pop() {
-            if at > end {
-                break;
+        loop {
+            if self.queue.turn() {
+                self.read_ahead();
             }
+            let Some((at, event)) = self.queue.pop().filter(|&(at, _)| at <= end) else { break };
             self.now = at;
             self.record.events += 1;
             self.happen(event);
@@ -487,21 +500,13 @@ impl World {
         let state = &self.groups[group as usize];
         if state.rate > 0.0 && self.spec.clients[group as usize].batch.is_none() {
             let ask = Event::Ask { group, version: state.version };
-            let mut first = self.pause(group);
-            if self.spec.clients[group as usize].arrivals == Arrivals::Even {
-                first = first.mul_f64(self.arrivals.unit());
+            let client = &self.spec.clients[group as usize];
+            let dice = self.asking.dice();
+            let mut first = arrivals::pause(client, state.rate, dice);
+            if client.arrivals == Arrivals::Even {
+                first = first.mul_f64(dice.unit());
             }
             self.queue.push(self.now + first, ask);
-        }
-    }
-
-    /// How long it is from one ask of a group to the next.
-    fn pause(&mut self, group: u32) -> Duration {
-        let client = &self.spec.clients[group as usize];
-        let mean = f64::from(client.burst.max(1)) / self.groups[group as usize].rate;
-        match client.arrivals {
-            Arrivals::Poisson => dice::exponential(mean, &mut self.arrivals),
-            Arrivals::Even => dice::seconds(mean),
         }
     }
 
@@ -510,23 +515,22 @@ impl World {
         if state.version != version || state.rate <= 0.0 {
             return;
         }
-        let next = self.pause(group);
-        self.queue.push(self.now + next, Event::Ask { group, version });
         let client = &self.spec.clients[group as usize];
+        let ask = self.asking.next(client, state.rate);
+        self.queue.push(self.now + ask.pause, Event::Ask { group, version });
         let burst = client.burst;
-        let task = self.arrivals.below(client.tasks.into()) as u32;
-        self.request(group, task);
+        self.request(group, ask.task, ask.what);
         for _ in 1..burst {
-            self.request(group, task);
+            let client = &self.spec.clients[group as usize];
+            let what = Wish::draw(client, self.asking.dice());
+            self.request(group, ask.task, what);
         }
     }
 
     /// A task of a group makes a request.
-    fn request(&mut self, group: u32, task: u32) {
-        let client = &self.spec.clients[group as usize];
-        let criticality = Criticality::ALL[choose(&client.mix, &mut self.arrivals)];
-        let customer = choose(&client.customers, &mut self.arrivals);
-        let deadline = self.now + client.deadline;
+    fn request(&mut self, group: u32, task: u32, what: Wish) {
+        let Wish { criticality, customer } = what;
+        let deadline = self.now + self.spec.clients[group as usize].deadline;
         self.record.ask(group as usize, criticality, customer, self.now);
         if let Some(tenant) = self.groups[group as usize].tenants.get_mut(task as usize)
             && !tenant.allows(self.now)
@@ -568,16 +572,6 @@ impl World {
         self.batch_second();
         self.doorman_second();
         self.queue.push(self.now + Duration::from_secs(1), Event::Second);
-    }
-}
-
-/// How long a message takes.
-fn latency(spec: &WorldSpec, rng: &mut SeededRng, from: usize, to: usize) -> Duration {
-    let distance = spec.distance.get(from).and_then(|row| row.get(to)).copied().unwrap_or_default();
-    if spec.jitter > 0.0 {
-        distance + dice::exponential(distance.as_secs_f64() * spec.jitter, rng)
-    } else {
-        distance
     }
 }
 

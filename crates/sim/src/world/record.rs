@@ -14,39 +14,61 @@ pub const BIN: Duration = Duration::from_millis(100);
 /// to an hour.
 const LATENCY_BUCKETS: usize = 32 * 8;
 
-/// A histogram of latencies.
-#[derive(Debug, Clone)]
-pub struct Latencies(Box<[u32; LATENCY_BUCKETS]>);
-
-impl Default for Latencies {
-    fn default() -> Self {
-        Self(Box::new([0; LATENCY_BUCKETS]))
-    }
+/// A histogram of latencies. There is one for every second of every group, and most of them have
+/// latencies of a few sizes: only the buckets from the least to the greatest are kept.
+#[derive(Debug, Clone, Default)]
+pub struct Latencies {
+    first: usize,
+    counts: Vec<u32>,
 }
 
 impl Latencies {
+    #[inline]
     fn record(&mut self, latency: Duration) {
         let micros = (latency.as_nanos() / 1_000).clamp(8, 1 << 33) as u64;
         let power = micros.ilog2();
         let bucket = (power - 3) * 8 + ((micros >> (power - 3)) & 7) as u32;
-        self.0[(bucket as usize).min(LATENCY_BUCKETS - 1)] += 1;
+        *self.count((bucket as usize).min(LATENCY_BUCKETS - 1)) += 1;
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
-            *mine += theirs;
+        for (bucket, count) in (other.first..).zip(&other.counts) {
+            *self.count(bucket) += count;
         }
+    }
+
+    #[inline]
+    fn count(&mut self, bucket: usize) -> &mut u32 {
+        let kept = self.first..self.first + self.counts.len();
+        if !kept.contains(&bucket) {
+            self.keep(bucket);
+        }
+        &mut self.counts[bucket - self.first]
+    }
+
+    /// Makes room for a bucket below or above the others.
+    #[cold]
+    fn keep(&mut self, bucket: usize) {
+        if self.counts.is_empty() {
+            self.first = bucket;
+        }
+        let below = self.first.saturating_sub(bucket);
+        self.counts.splice(0..0, core::iter::repeat_n(0, below));
+        self.first -= below;
+        let len = (bucket + 1 - self.first).max(self.counts.len());
+        self.counts.resize(len, 0);
     }
 
     /// The latency that `share` of the answers did not exceed, to an eighth (rounded up).
     pub fn quantile(&self, share: f64) -> Option<Duration> {
-        let count: u64 = self.0.iter().map(|&n| u64::from(n)).sum();
+        let count: u64 = self.counts.iter().map(|&n| u64::from(n)).sum();
         let rank = ((share * count as f64).ceil() as u64).max(1);
         let mut seen = 0;
-        let bucket = self.0.iter().position(|&n| {
+        let bucket = self.counts.iter().position(|&n| {
             seen += u64::from(n);
             seen >= rank
         })?;
+        let bucket = self.first + bucket;
         let (power, sub) = (bucket as u64 / 8, bucket as u64 % 8);
         Some(Duration::from_micros((8 + sub + 1) << power))
     }
@@ -299,5 +321,33 @@ pub(crate) fn column(reason: Reason) -> usize {
         Reason::DeadlinePassed => 1,
         Reason::OutOfQuota => 2,
         _ => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the order in which they come, and however far they are apart.
+    #[test]
+    fn quantiles_are_right_to_an_eighth() {
+        let micros = [900, 20, 3_000_000, 21, 5_000, 8, 400_000, 70, 1_100, 6_000];
+        let (mut one, mut halves) = (Latencies::default(), [(); 2].map(|()| Latencies::default()));
+        assert_eq!(one.quantile(0.5), None);
+        for (number, micros) in micros.into_iter().enumerate() {
+            one.record(Duration::from_micros(micros));
+            halves[number % 2].record(Duration::from_micros(micros));
+        }
+        let [mut both, second] = halves;
+        both.merge(&second);
+        let mut sorted = micros;
+        sorted.sort_unstable();
+        for (rank, micros) in (1..).zip(sorted) {
+            let share = f64::from(rank) / 10.0;
+            let found = one.quantile(share).unwrap();
+            let most = Duration::from_micros(micros + micros.div_ceil(8));
+            assert!(found > Duration::from_micros(micros) && found <= most, "{share}: {found:?}");
+            assert_eq!(both.quantile(share), Some(found));
+        }
     }
 }

@@ -155,6 +155,26 @@ impl Stack {
         };
     }
 
+    /// Reads what a request of this stack needs first.
+    #[inline]
+    pub(crate) fn touch(&self, criticality: Criticality) -> u64 {
+        let throttle = self.throttle.as_ref().map_or(0, |throttle| throttle.touch(criticality));
+        let budget = self.budget.as_ref().map_or(0, RetryBudget::touch);
+        throttle ^ budget ^ self.datacenter as u64 ^ self.members.len() as u64
+    }
+
+    /// Reads what a pick needs.
+    #[inline]
+    pub(crate) fn touch_pick(&self) -> u64 {
+        self.policy.touch_pick()
+    }
+
+    /// Reads what the end of an attempt needs.
+    #[inline]
+    pub(crate) fn touch_end(&self, member: BackendId) -> u64 {
+        self.policy.touch_end(member)
+    }
+
     /// A request (not a retry) wants to be sent.
     pub(crate) fn on_request(&mut self, now: Timestamp) {
         if let Some(budget) = &mut self.budget {
