@@ -3,17 +3,19 @@
 //! | case | gRPC | HTTP |
 //! |---|---|---|
 //! | may be retried elsewhere | `UNAVAILABLE` | 503 |
-//! | don't retry | `RESOURCE_EXHAUSTED`, pushback -1, `x-envoy-ratelimited: true` | 503, `x-envoy-ratelimited: true` |
+//! | don't retry | `RESOURCE_EXHAUSTED`, pushback -1, stop | 503, stop |
 //! | retry after a time | `UNAVAILABLE`, pushback of that time | 503, `retry-after` |
-//! | out of quota | `RESOURCE_EXHAUSTED`, pushback -1, `x-envoy-ratelimited: true`, details | 429, `retry-after`, `x-envoy-ratelimited: true` |
+//! | out of quota | `RESOURCE_EXHAUSTED`, pushback -1, stop, details | 429, `retry-after`, stop |
 //! | deadline passed | `DEADLINE_EXCEEDED` | 504 |
 //! | lame duck | `UNAVAILABLE` | 503, `connection: close` in HTTP/1 |
 //!
-//! Pushback is what stops gRPC clients (gRFC A6), `x-envoy-ratelimited` what stops Envoy, which does
-//! not look at pushback; `x-envoy-overloaded` stops nobody. A lame duck also tells Envoy to take it out
-//! (`x-envoy-immediate-health-check-fail`). Every answer has the code of its reason and the number
-//! of the decision, so that whoever is refused can ask why; the grounds themselves, and the
-//! customer's name, are told to peers that are trusted and to nobody else.
+//! where *stop* is `x-envoy-ratelimited: true`.
+//!
+//! Pushback is what stops gRPC clients (gRFC A6). Envoy does not look at it: what stops that is
+//! `x-envoy-ratelimited`, in gRPC too; `x-envoy-overloaded` stops nobody. A lame duck also tells
+//! Envoy to take it out (`x-envoy-immediate-health-check-fail`). Every answer has the code of its
+//! reason and the number of the decision, so that whoever is refused can ask why; the grounds
+//! themselves, and the customer's name, are told to peers that are trusted and to nobody else.
 //!
 //! An overloaded task spends itself on answers like these, so bodies and nearly all headers are
 //! constants: an answer allocates for the table of headers and for the number of the decision, and

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tidegate::life::Life;
-use tidegate::report::{LoadReports, When};
+use tidegate::report::LoadReports;
 use tidegate::{Task, context, health, signals};
 use tidegate_core::Criticality;
 use tidegate_core::admission::Controller;
@@ -64,8 +64,7 @@ fn working(reports: Reports, cost: &Arc<AtomicU64>) -> Task {
         Some(served * cost.load(Relaxed) as f64 / 1e6)
     });
     let answers = match reports {
-        // Envoy asks for them over HTTP, so those who ask are all.
-        Reports::WithAnswers => LoadReports::default().http(When::Asked),
+        Reports::WithAnswers => LoadReports::default(),
         Reports::Never | Reports::OnAStream => LoadReports::NEVER,
     };
     // With so many CPUs the executor's own load is nothing beside it, however busy the machine.

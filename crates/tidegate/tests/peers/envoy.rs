@@ -36,7 +36,7 @@ impl Config {
     }
 
     pub(crate) async fn start(self, peers: &Peers, backends: &[Backend]) -> Envoy {
-        let endpoints: Vec<_> = backends.iter().map(|backend| endpoint(backend)).collect();
+        let endpoints: Vec<_> = backends.iter().map(endpoint).collect();
         let protocol = match self.protocol {
             Protocol::Http1 => "{ http_protocol_options: {} }",
             Protocol::Http2 => "{ http2_protocol_options: {} }",

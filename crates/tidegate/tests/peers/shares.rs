@@ -18,7 +18,7 @@ pub(crate) const PER_SECOND: u32 = 200;
 
 /// How far a share may be off. The two numbers of a report are a tick apart. At the 29 requests a
 /// second that the last task gets, one request is a thirtieth of its rate, and moves its weight by
-/// as much: that is 0.005 of the whole. Around the requests that are counted, some of every task are
+/// as much: that is 0.005 of the whole. Where the count begins and ends, some of every task are
 /// under way: 0.01 of 210. Pauses of a busy machine add to both. Even shares are three times the
 /// tolerance away from the first and the last, so nothing else is taken for what is expected.
 const TOLERANCE: f64 = 0.06;
