@@ -36,6 +36,19 @@ const APT: Installer = Installer {
     as_root: true,
 };
 
+/// An environment of Python's, apart from the machine's packages and from ourselves.
+const VENV: Installer =
+    Installer { refresh: None, install: "python3 -m venv --clear", as_root: false };
+
+/// Into that environment. Wheels only: a package that has to be built would run code of its own
+/// here, and need a compiler.
+const PIP: Installer = Installer {
+    refresh: None,
+    install: "target/peers/venv/bin/python -m pip install --disable-pip-version-check --no-input \
+              --only-binary :all: --requirement",
+    as_root: false,
+};
+
 /// Everything there has to be, beside Rust. Programs that tests talk to belong here too.
 const NEEDS: &[Need] = &[
     // Whoever built xtask has a linker, but it need not be called `cc`, which is what build scripts
@@ -45,7 +58,22 @@ const NEEDS: &[Need] = &[
     Need { probe: "cargo clippy --version", packages: "clippy", from: &RUSTUP },
     Need { probe: "cargo nextest --version", packages: "cargo-nextest", from: &CARGO },
     Need { probe: "cargo deny --version", packages: "cargo-deny", from: &CARGO },
+    // Debian splits off what makes an environment with pip in it.
+    Need {
+        probe: "python3 -c __import__('ensurepip')",
+        packages: "python3 python3-venv",
+        from: &APT,
+    },
+    Need { probe: "target/peers/venv/bin/python -m pip --version", packages: PEERS, from: &VENV },
+    Need {
+        probe: "target/peers/venv/bin/python crates/tidegate/tests/peers/there.py",
+        packages: "crates/tidegate/tests/peers/requirements.txt",
+        from: &PIP,
+    },
 ];
+
+/// Where the peers are that tests talk to, in the root of the repository.
+pub(crate) const PEERS: &str = "target/peers/venv";
 
 /// Installs what is missing.
 pub(crate) fn step() -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! The steps of `cargo xtask test`, in order, and the loop that runs them.
 
 use crate::command::{cargo, default_env, run as execute};
-use crate::{install, layering, supply, tidy};
+use crate::install::{self, PEERS};
+use crate::{layering, supply, tidy};
 use std::time::{Duration, Instant};
 
 /// One thing that has to hold.
@@ -62,7 +63,13 @@ const STEPS: &[Step] = &[
         about: "tests pass",
         next: "cargo nextest run NAME runs one; a property test prints the input that breaks it \
                and writes its seed to a proptest-regressions file, which is to be committed",
-        check: || execute(&mut cargo("nextest run --workspace")),
+        check: || {
+            let mut test = cargo("nextest run --workspace");
+            let root = std::env::current_dir().map_err(|error| error.to_string())?;
+            // Tests with peers fail without them; where this is not set they are left out.
+            default_env(&mut test, "TIDEGATE_PEERS", &root.join(PEERS).to_string_lossy());
+            execute(&mut test)
+        },
     },
     Step {
         name: "doctest",

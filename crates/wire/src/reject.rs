@@ -3,17 +3,19 @@
 //! | case | gRPC | HTTP |
 //! |---|---|---|
 //! | may be retried elsewhere | `UNAVAILABLE` | 503 |
-//! | don't retry | `RESOURCE_EXHAUSTED`, pushback -1 | 503, `x-envoy-ratelimited: true` |
+//! | don't retry | `RESOURCE_EXHAUSTED`, pushback -1, stop | 503, stop |
 //! | retry after a time | `UNAVAILABLE`, pushback of that time | 503, `retry-after` |
-//! | out of quota | `RESOURCE_EXHAUSTED`, pushback -1, details | 429, `retry-after`, `x-envoy-ratelimited: true` |
+//! | out of quota | `RESOURCE_EXHAUSTED`, pushback -1, stop, details | 429, `retry-after`, stop |
 //! | deadline passed | `DEADLINE_EXCEEDED` | 504 |
 //! | lame duck | `UNAVAILABLE` | 503, `connection: close` in HTTP/1 |
 //!
-//! Pushback is what stops gRPC clients (gRFC A6), `x-envoy-ratelimited` what stops Envoy;
-//! `x-envoy-overloaded` stops nobody. A lame duck also tells Envoy to take it out
-//! (`x-envoy-immediate-health-check-fail`). Every answer has the code of its reason and the number
-//! of the decision, so that whoever is refused can ask why; the grounds themselves, and the
-//! customer's name, are told to peers that are trusted and to nobody else.
+//! where *stop* is `x-envoy-ratelimited: true`.
+//!
+//! Pushback is what stops gRPC clients (gRFC A6). Envoy does not look at it: what stops that is
+//! `x-envoy-ratelimited`, in gRPC too; `x-envoy-overloaded` stops nobody. A lame duck also tells
+//! Envoy to take it out (`x-envoy-immediate-health-check-fail`). Every answer has the code of its
+//! reason and the number of the decision, so that whoever is refused can ask why; the grounds
+//! themselves, and the customer's name, are told to peers that are trusted and to nobody else.
 //!
 //! An overloaded task spends itself on answers like these, so bodies and nearly all headers are
 //! constants: an answer allocates for the table of headers and for the number of the decision, and
@@ -38,7 +40,7 @@ use tidegate_core::decision::{Advice, Cause, Reason, Rejection};
 const QUOTA_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Room for all headers of any rejection, so that the table is allocated once.
-const HEADERS: usize = 8;
+const HEADERS: usize = 9;
 
 /// The number of a decision, by which events and logs are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -229,13 +231,16 @@ impl<'a> Reject<'a> {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(&GRPC_STATUS, row.code().value());
         headers.insert(&GRPC_MESSAGE, HeaderValue::from_static(row.message()));
-        let pushback = match row.advice() {
-            Some(Advice::DontRetry) => Some(HeaderValue::from_static("-1")),
-            Some(Advice::RetryAfter(wait)) => Some(HeaderValue::from(pushback_millis(wait))),
-            Some(Advice::RetryElsewhere) | None => None,
-        };
-        if let Some(pushback) = pushback {
-            headers.insert(&GRPC_RETRY_PUSHBACK_MS, pushback);
+        match row.advice() {
+            Some(Advice::DontRetry) => {
+                headers.insert(&GRPC_RETRY_PUSHBACK_MS, HeaderValue::from_static("-1"));
+                headers.insert(&X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
+            }
+            Some(Advice::RetryAfter(wait)) => {
+                let pushback = HeaderValue::from(pushback_millis(wait));
+                headers.insert(&GRPC_RETRY_PUSHBACK_MS, pushback);
+            }
+            Some(Advice::RetryElsewhere) | None => {}
         }
         if let Row::Quota(wait) = row {
             let details = quota_details(row.message(), wait, self.customer);
@@ -267,9 +272,10 @@ fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-/// Rounded up, and as long as 32 bits with a sign can say.
+/// Rounded up, and as long as 32 bits with a sign can say. At least one: told to wait for none,
+/// grpcio 1.85 waits until its deadline.
 fn pushback_millis(wait: Duration) -> i32 {
-    i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+    i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //! answer is a failure, it becomes
 //!
 //! ```text
-//! HTTP:  503 + x-envoy-ratelimited: true        gRPC:  RESOURCE_EXHAUSTED + pushback -1
+//! HTTP:  503 + x-envoy-ratelimited: true
+//! gRPC:  RESOURCE_EXHAUSTED + grpc-retry-pushback-ms: -1 + x-envoy-ratelimited: true
 //! ```
 //!
 //! with the handler's own body and message. An answer that is none (a degraded one, an error that
@@ -38,6 +39,7 @@ pub(super) fn turn(
         Some(code) if is_failure(code) => {
             headers.insert(&GRPC_STATUS, Code::ResourceExhausted.value());
             headers.insert(&GRPC_RETRY_PUSHBACK_MS, HeaderValue::from_static("-1"));
+            headers.insert(&X_ENVOY_RATELIMITED, HeaderValue::from_static("true"));
             // They tell of another status.
             headers.remove(&GRPC_STATUS_DETAILS_BIN);
             status
@@ -99,6 +101,7 @@ mod tests {
             let turned = turn(StatusCode::OK, &mut headers, Protocol::Grpc);
             assert_eq!(turned, turns.then_some(StatusCode::OK), "{code:?}");
             assert_eq!(headers.contains_key("grpc-retry-pushback-ms"), turns, "{code:?}");
+            assert_eq!(headers.contains_key("x-envoy-ratelimited"), turns, "{code:?}");
             assert_eq!(headers["grpc-status"] == "8", turns, "{code:?}");
         }
     }

@@ -89,18 +89,24 @@ fn the_table_in_http() {
 #[test]
 fn the_table_in_grpc() {
     const TYPE: (&str, &str) = ("content-type", "application/grpc");
+    const STOP: (&str, &str) = ("x-envoy-ratelimited", "true");
     const DUCK: (&str, &str) = ("x-envoy-immediate-health-check-fail", "true");
     let rows: &[(Reason, Advice, Headers<'_>)] = &[
         (Reason::Overloaded, Advice::RetryElsewhere, &[TYPE, ("grpc-status", "14")]),
         (
             Reason::Overloaded,
             Advice::DontRetry,
-            &[TYPE, ("grpc-retry-pushback-ms", "-1"), ("grpc-status", "8")],
+            &[TYPE, ("grpc-retry-pushback-ms", "-1"), ("grpc-status", "8"), STOP],
         ),
         (
             Reason::QueueFull,
             Advice::RetryAfter(Duration::from_micros(1_500_001)),
             &[TYPE, ("grpc-retry-pushback-ms", "1501"), ("grpc-status", "14")],
+        ),
+        (
+            Reason::QueueFull,
+            Advice::RetryAfter(Duration::ZERO),
+            &[TYPE, ("grpc-retry-pushback-ms", "1"), ("grpc-status", "14")],
         ),
         (
             Reason::QueueFull,
@@ -110,7 +116,7 @@ fn the_table_in_grpc() {
         (
             Reason::OutOfQuota,
             Advice::DontRetry,
-            &[TYPE, ("grpc-retry-pushback-ms", "-1"), ("grpc-status", "8")],
+            &[TYPE, ("grpc-retry-pushback-ms", "-1"), ("grpc-status", "8"), STOP],
         ),
         (Reason::DeadlinePassed, Advice::DontRetry, &[TYPE, ("grpc-status", "4")]),
         (Reason::LameDuck, Advice::RetryElsewhere, &[TYPE, ("grpc-status", "14"), DUCK]),
