@@ -21,6 +21,7 @@
 pub mod client;
 pub mod clock;
 pub mod context;
+pub mod events;
 pub mod executor;
 pub mod guide;
 #[cfg(feature = "hyper")]
