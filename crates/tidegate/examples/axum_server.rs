@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! criticality        asked  served refused
-//! CRITICAL_PLUS         60      60       0
-//! SHEDDABLE           7042    2900    4142
+//! CRITICAL_PLUS         25      25       0
+//! SHEDDABLE           2633     866    1767
 //! ```
 
 use axum::Router;

@@ -279,6 +279,8 @@ pub mod leaving {}
 ///   `observe` for OpenTelemetry, [`Task::snapshot`](crate::Task::snapshot) for anything else.
 /// - **Spans**: with the feature `tracing` each request has a span with what was decided, and each
 ///   refusal is an event, at the level of debugging and with the target `tidegate`.
+/// - **Events**: [`Task::events`](crate::Task::events) has the last changes (began to shed, and why)
+///   and a sample of refusals; find one by the number in its `x-tidegate-decision`.
 /// - **Load reports** go out with answers whose callers ask for them; see [`report`](crate::report).
 ///
 /// | look at | it should | if not |
