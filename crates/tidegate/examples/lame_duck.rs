@@ -1,7 +1,7 @@
 //! The life of a task: it warms up, serves, and leaves without failing a request.
 //!
 //! ```sh
-//! cargo run -p tidegate --example lame_duck --features axum,tonic &
+//! cargo run -p tidegate --example lame_duck &
 //! curl -i localhost:8080/readyz           # 503 starting; a second later 200 serving
 //! curl localhost:8080/slow &              # takes three seconds
 //! kill -TERM %1                           # or ctrl-c; twice if you are in a hurry
@@ -9,7 +9,8 @@
 //! wait                                    # /slow is answered, then the task ends
 //! ```
 //!
-//! gRPC's health and the stream of load reports are on the same port.
+//! gRPC's health and the stream of load reports are on the same port. Another address than
+//! `127.0.0.1:8080` can be given as an argument.
 
 #![allow(clippy::print_stdout, reason = "that is what examples do")]
 
@@ -29,8 +30,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     config.drain_delay = Duration::from_secs(5);
     let life = Life::new(config, Clock::monotonic());
     life.stop_on_signals()?;
-    tokio::spawn(tell(life.clone()));
-
     let report = || OrcaLoadReport { cpu_utilization: 0.1, ..OrcaLoadReport::default() };
     let health = Health::new(life.clone())
         .load(move || orca::encode(&report(), Format::PrefixedBinary).ok());
@@ -45,7 +44,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let reports = LoadReports::new(life.clone(), report).into_service();
     let grpc = Routes::new(health.grpc()).add_service(reports).into_axum_router();
 
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on {}", listener.local_addr()?);
+    let telling = tokio::spawn(tell(life.clone()));
     let warm_up = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok::<_, std::io::Error>(())
@@ -54,6 +56,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .life(life)
         .prewarm(warm_up)
         .await?;
+    telling.await?;
     println!("everything was answered");
     Ok(())
 }

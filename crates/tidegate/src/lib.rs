@@ -14,13 +14,16 @@
 //! ```
 //!
 //! [`Task`] is this process as a backend, [`server`] the layer around its handlers, [`context`]
-//! what they can ask. Clients have a layer and a balancer of their own.
+//! what they can ask. Clients have a layer and a balancer of their own. [`guide`] shows how to put
+//! each part to work.
 
 #[cfg(feature = "tokio")]
 pub mod client;
 pub mod clock;
 pub mod context;
+pub mod events;
 pub mod executor;
+pub mod guide;
 #[cfg(feature = "hyper")]
 pub mod health;
 #[cfg(feature = "tokio")]

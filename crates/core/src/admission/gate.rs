@@ -137,6 +137,21 @@ impl AdmissionGate {
         self.set_flag(flag::DARK, dark);
     }
 
+    /// Whether it takes no new requests.
+    pub fn is_lame_duck(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag::LAME_DUCK != 0
+    }
+
+    /// Whether it refuses nobody, and only counts.
+    pub fn is_dark(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag::DARK != 0
+    }
+
+    /// Whether refusals for overload say "don't retry".
+    pub fn says_dont_retry(&self) -> bool {
+        advice(self.flags.load(Ordering::Relaxed)) == Advice::DontRetry
+    }
+
     /// How much of each criticality is to get in from now on, for a controller of one's own. The
     /// next tick of a [`Controller`] sets it anew.
     pub fn set_levels(&self, levels: Levels) {

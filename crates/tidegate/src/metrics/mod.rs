@@ -1,8 +1,34 @@
 //! What was counted, and where the task stands.
 //!
 //! [`Task::snapshot`](crate::Task::snapshot) gives all of it as plain numbers, for whoever has a
-//! metrics library of their own. With the feature `prometheus` there is a `Collector` besides,
-//! which asks for a snapshot when it is scraped.
+//! metrics library of their own. With the feature `prometheus` there is a `Collector` for a registry
+//! of prometheus-client, with the feature `opentelemetry` a function `observe` for a meter of
+//! OpenTelemetry. Both ask for a snapshot when they are read, and go through one list:
+//!
+//! | name | labels | is |
+//! |---|---|---|
+//! | `tidegate_requests_total` | `criticality`, `decision`, `reason` | `admit`, `reject`, or `dark` for those that dark mode let in |
+//! | `tidegate_attempts_total` | `attempt` | requests by which try they are: `1`, `2`, `3+` |
+//! | `tidegate_inflight_requests` | | admitted and not done |
+//! | `tidegate_request_cost_seconds` | | histogram of CPU time, of the reference machine |
+//! | `tidegate_late_cost_seconds_total` | | CPU time of children after their request was done |
+//! | `tidegate_failed_requests_total` | | answers that failed |
+//! | `tidegate_overloaded_below_requests_total` | | answers that became "don't retry", as a dependency said so |
+//! | `tidegate_cancelled_requests_total` | | handlers that were dropped at their deadline |
+//! | `tidegate_header_faults_total` | `fault` | headers that made no sense |
+//! | `tidegate_utilization_ratio` | `signal` | where each signal stands, over its target |
+//! | `tidegate_admitted_ratio` | `criticality` | the share that is let in |
+//! | `tidegate_degraded` | `criticality` | 1 while degraded answers are asked for |
+//! | `tidegate_capacity_cpus`, `tidegate_offered_cpus`, `tidegate_usable_cpus` | | what the task can do, is offered, and may use |
+//! | `tidegate_unattributed_cpu_ratio` | | the share of CPU time that no request explains |
+//! | `tidegate_wake_delay_seconds` | | from wake to poll |
+//! | `tidegate_customer_used_cpus`, `tidegate_customer_wanted_cpus` | `customer`, `criticality` | in the last second; `other` is everyone without limits of their own |
+//! | `tidegate_sampler_ticks_total`, `tidegate_sampler_late_ticks_total`, `tidegate_sampler_panics_total` | | looks at the signals |
+//!
+//! OpenTelemetry has dots for the first underscore and leaves out what follows from the unit:
+//! `tidegate.late_cost` in `s`. It knows no histogram that is read rather than written, so that of
+//! costs is two counters: `tidegate.request_cost` in `s`, and `tidegate.request_cost.bucket`, the
+//! requests that cost no more than the seconds in the attribute `le`.
 //!
 //! Counts are per thread and added up by whoever asks: a request adds to cells that only its thread
 //! writes. They only ever grow (and wrap), so work with differences.
@@ -10,9 +36,15 @@
 //! **Bounded.** Reasons, criticalities, faults and signals are few. Customers are those who have
 //! limits of their own, whom somebody has configured; all others are one.
 
+#[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
+mod list;
+#[cfg(feature = "opentelemetry")]
+mod opentelemetry;
 #[cfg(feature = "prometheus")]
 mod prometheus;
 
+#[cfg(feature = "opentelemetry")]
+pub use opentelemetry::observe;
 #[cfg(feature = "prometheus")]
 pub use prometheus::Collector;
 

@@ -5,6 +5,7 @@ use super::serving::Serving;
 use super::trace;
 use super::turns::WORTH_A_TURN;
 use crate::context::Context;
+use crate::events::{Answer, Sample, Sources};
 use crate::metrics::fault_cells;
 use crate::task::{Explain, Task};
 use bytes::Bytes;
@@ -48,6 +49,7 @@ pub(super) fn decide<B>(
     }
     let name = method_name(request, protocol);
     let method = inner.methods.find(name);
+    let by_layer = default;
     let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
     let criticality = incoming.criticality_from(peer.peer(), default);
     let deadline = incoming.deadline.map(|left| now + left);
@@ -64,13 +66,35 @@ pub(super) fn decide<B>(
         }
         (lane.admit(&about, now), lane.decision(), cost)
     });
+    let sample = |reason, cause, answer| Sample {
+        at: now,
+        id,
+        reason,
+        criticality,
+        customer,
+        sources: Sources::of(headers, protocol, peer, method.criticality, by_layer),
+        attempt: incoming.attempt,
+        cause,
+        answer,
+    };
     match decision {
         Decision::Reject(rejection) => {
             trace::rejected(&rejection, id);
             let why = Why { task, peer, customer };
-            Verdict::Reject(why.reject(&rejection, id, protocol, request.version()))
+            let response = why.reject(&rejection, id, protocol, request.version());
+            let Rejection { reason, advice, cause, .. } = rejection;
+            if inner.events.wants(reason, criticality, now) {
+                let answer = Answer::new(response.status(), response.headers(), advice);
+                inner.events.refused(&sample(reason, cause, Some(answer)));
+            }
+            Verdict::Reject(response)
         }
         Decision::Admit(permit) => {
+            if let Some(reason) = permit.would_reject()
+                && inner.events.wants(reason, criticality, now)
+            {
+                inner.events.refused(&sample(reason, None, None));
+            }
             let mut context = Context::new(task.clone(), criticality, customer);
             context.peer = known.cloned();
             context.method = method.id;

@@ -4,6 +4,7 @@ use super::methods::METHODS_MAX;
 use super::tick::Ticker;
 use super::{Inner, Methods, Roll, Task};
 use crate::clock::Clock;
+use crate::events::Events;
 use crate::executor::{Executor, Watch};
 use crate::metrics::{Counting, Observed};
 use crate::report::{LoadReports, Reports};
@@ -377,6 +378,7 @@ impl Builder {
             methods: Methods::new(METHODS_MAX, &self.routes),
             policy: self.policy,
             counting: Counting::new(),
+            events: Events::new(),
             reports: Reports::default(),
             observed: Mutex::new(Observed::default()),
             identities: self.identities,

@@ -34,6 +34,7 @@ pub use builder::{BuildError, Builder, Explain, Machine};
 pub(crate) use methods::Methods;
 
 use crate::clock::Clock;
+use crate::events::{Event, Events};
 use crate::executor::Executor;
 use crate::metrics::{Counting, Observed, Snapshot};
 use crate::report::Reports;
@@ -72,6 +73,7 @@ pub(crate) struct Inner {
     pub(crate) methods: Methods,
     pub(crate) policy: Policy,
     pub(crate) counting: Counting,
+    pub(crate) events: Events,
     pub(crate) reports: Reports,
     pub(crate) observed: Mutex<Observed>,
     identities: Identities,
@@ -194,6 +196,12 @@ impl Task {
     /// All that was counted, and where the task stands.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(&self.inner, self.signals())
+    }
+
+    /// The last decisions that mattered, oldest first: changes of what the task does, and a sample
+    /// of what it refuses.
+    pub fn events(&self) -> Vec<Event> {
+        self.inner.events.read(&self.inner, &self.signals())
     }
 }
 

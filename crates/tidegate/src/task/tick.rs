@@ -86,6 +86,7 @@ impl Ticker {
         let busy = tick.seen.load_least.is_some_and(|least| least >= 1.0);
         task.set_busy(busy);
         let plan = self.controller.tick(&task.gate, seen, tick.now);
+        task.events.tick(&task.gate, &plan, tick.now);
         self.report(task, tick, &before);
         self.slow.tick(task, &totals, tick.now);
         let mut observed = task.observed();

@@ -11,6 +11,7 @@ mod connections;
 mod drain;
 mod grpc;
 mod http2;
+mod identity;
 mod limits;
 mod signals;
 mod tls;

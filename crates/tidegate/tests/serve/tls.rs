@@ -18,13 +18,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// One who signs certificates.
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     root: rcgen::Certificate,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -32,7 +32,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), root }
     }
 
-    fn sign(&self, names: Vec<SanType>) -> (rcgen::Certificate, KeyPair) {
+    pub(crate) fn sign(&self, names: Vec<SanType>) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
@@ -40,11 +40,11 @@ impl Authority {
     }
 }
 
-fn uris(uris: &[&str]) -> Vec<SanType> {
+pub(crate) fn uris(uris: &[&str]) -> Vec<SanType> {
     uris.iter().map(|&uri| SanType::URI(uri.try_into().unwrap())).collect()
 }
 
-fn server_tls(servers: &Authority, clients: &Authority, required: bool) -> Tls {
+pub(crate) fn server_tls(servers: &Authority, clients: &Authority, required: bool) -> Tls {
     let (certificate, key) = servers.sign(vec![SanType::DnsName("localhost".try_into().unwrap())]);
     let roots = clients.root.pem();
     let clients = if required {
@@ -55,7 +55,7 @@ fn server_tls(servers: &Authority, clients: &Authority, required: bool) -> Tls {
     Tls::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes(), clients).unwrap()
 }
 
-fn client_config(
+pub(crate) fn client_config(
     servers: &Authority,
     identity: Option<(rcgen::Certificate, KeyPair)>,
 ) -> Arc<ClientConfig> {

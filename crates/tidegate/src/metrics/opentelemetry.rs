@@ -1,0 +1,153 @@
+//! The task's metrics as instruments of an OpenTelemetry meter.
+//!
+//! The meter comes from the service, which has an SDK, an exporter and views of its own; this is
+//! the API only. All instruments are observed: they are asked when the SDK collects, so that a
+//! request pays nothing for them.
+//!
+//! **One snapshot for a collection.** An SDK asks the instruments one by one and says neither when
+//! it begins nor when it ends. To take a snapshot for each of them would cost twenty times as much,
+//! and their numbers would not belong together. So they share one, which is taken anew when one
+//! that has read it asks again: then another collection has begun. Two readers that collect at the
+//! same time may share a snapshot; both then see numbers that are newer than their last.
+
+use super::Snapshot;
+use super::list::{METRICS, Metric, Read, Rows, Unit};
+use crate::task::{Inner, Task};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{AsyncInstrument, Meter};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The bit of the buckets of the histogram, which is two instruments.
+const BUCKETS: usize = 63;
+const _: () = assert!(METRICS.len() <= BUCKETS, "each has a bit of a word");
+
+/// Gives `meter` the metrics of `task`. Call it once for a meter; they stay as long as the meter
+/// does, and fall silent when the task is gone.
+///
+/// ```
+/// use tidegate::{Task, metrics};
+///
+/// let task = Task::builder("shop").build()?;
+/// metrics::observe(&task, &opentelemetry::global::meter("tidegate"));
+/// # Ok::<(), tidegate::task::BuildError>(())
+/// ```
+pub fn observe(task: &Task, meter: &Meter) {
+    let latest = Arc::new(Latest {
+        // A meter that is kept for ever does not keep the task at work.
+        task: Arc::downgrade(&task.inner),
+        shared: Mutex::new((None, 0)),
+    });
+    for (bit, metric) in METRICS.iter().enumerate() {
+        register(meter, metric, &latest, bit);
+    }
+}
+
+/// `tidegate.header_faults` for `tidegate_header_faults`.
+fn name(metric: &Metric) -> String {
+    metric.name.replacen('_', ".", 1)
+}
+
+/// As UCUM has it; what is counted stands in braces.
+fn unit(unit: Unit) -> String {
+    match unit {
+        Unit::None => String::new(),
+        Unit::Events(of) => format!("{{{of}}}"),
+        Unit::Requests => "{request}".to_owned(),
+        Unit::Ratio => "1".to_owned(),
+        Unit::Seconds => "s".to_owned(),
+        Unit::Cpus => "{cpu}".to_owned(),
+    }
+}
+
+/// Makes an instrument of `$kind`. The kinds share no trait.
+macro_rules! instrument {
+    ($meter:expr, $kind:ident, $name:expr, $unit:expr, $metric:expr, $callback:expr) => {{
+        let builder = $meter.$kind($name).with_unit($unit).with_description($metric.help);
+        // Its callback is what matters; a handle to it does nothing.
+        let _ = builder.with_callback($callback).build();
+    }};
+}
+
+fn register(meter: &Meter, metric: &'static Metric, latest: &Arc<Latest>, bit: usize) {
+    let (name, unit) = (name(metric), unit(metric.unit));
+    match metric.read {
+        Read::Counter(read) => {
+            let callback = rows(latest, bit, metric, read);
+            instrument!(meter, u64_observable_counter, name, unit, metric, callback);
+        }
+        Read::Sum(read) => {
+            let callback = rows(latest, bit, metric, read);
+            instrument!(meter, f64_observable_counter, name, unit, metric, callback);
+        }
+        Read::Gauge(read) => {
+            let callback = rows(latest, bit, metric, read);
+            instrument!(meter, f64_observable_gauge, name, unit, metric, callback);
+        }
+        Read::Level(read) => {
+            let callback = rows(latest, bit, metric, read);
+            instrument!(meter, u64_observable_gauge, name, unit, metric, callback);
+        }
+        Read::Histogram(read) => {
+            let asked = Arc::clone(latest);
+            let buckets = move |instrument: &dyn AsyncInstrument<u64>| {
+                let Some(snapshot) = asked.snapshot(BUCKETS) else { return };
+                let mut sum = 0_u64;
+                for (end, count) in &read(&snapshot).buckets {
+                    sum = sum.wrapping_add(*count);
+                    let end = if end.is_finite() { end.to_string() } else { "+Inf".to_owned() };
+                    instrument.observe(sum, &[KeyValue::new("le", end)]);
+                }
+            };
+            let of_buckets = format!("{name}.bucket");
+            instrument!(meter, u64_observable_counter, of_buckets, "{request}", metric, buckets);
+            let asked = Arc::clone(latest);
+            let sum = move |instrument: &dyn AsyncInstrument<f64>| {
+                let Some(snapshot) = asked.snapshot(bit) else { return };
+                instrument.observe(read(&snapshot).sum.as_secs_f64(), &[]);
+            };
+            instrument!(meter, f64_observable_counter, name, unit, metric, sum);
+        }
+    }
+}
+
+/// Observes each row that `read` finds.
+fn rows<T: 'static>(
+    latest: &Arc<Latest>,
+    bit: usize,
+    metric: &'static Metric,
+    read: fn(&Snapshot, Rows<'_, T>),
+) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync + 'static {
+    let latest = Arc::clone(latest);
+    move |instrument| {
+        let Some(snapshot) = latest.snapshot(bit) else { return };
+        read(&snapshot, &mut |values, number| {
+            let labels = metric.labels.iter().zip(values);
+            let labels: Vec<KeyValue> =
+                labels.map(|(label, value)| KeyValue::new(*label, (*value).to_owned())).collect();
+            instrument.observe(number, &labels);
+        });
+    }
+}
+
+/// The snapshot that instruments share, and a bit for each that has read it.
+struct Latest {
+    task: Weak<Inner>,
+    shared: Mutex<(Option<Arc<Snapshot>>, u64)>,
+}
+
+impl Latest {
+    /// The snapshot of this collection, for the instrument with this bit; nothing once the task is
+    /// gone.
+    fn snapshot(&self, bit: usize) -> Option<Arc<Snapshot>> {
+        let inner = self.task.upgrade()?;
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let (snapshot, read) = &mut *shared;
+        let mine = 1 << bit;
+        if snapshot.is_none() || *read & mine != 0 {
+            *snapshot = Some(Arc::new(Task { inner }.snapshot()));
+            *read = 0;
+        }
+        *read |= mine;
+        snapshot.clone()
+    }
+}
