@@ -84,7 +84,7 @@ const FREE_BELOW: f64 = 0.1;
 /// exponential work on one CPU at 0.7 finds the lowest limit reached four times in ten thousand
 /// (0.7^22), the highest once in a hundred thousand; a surge reaches them in no time.
 const ROOM: [f64; LEVELS] = [4.0, 4.5, 5.0, 6.0];
-/// As long as nothing is shed so much may wait in any case, in seconds: a queue that is gone in two
+/// As long as no level is cut so much may wait in any case, in seconds: a queue that is gone in two
 /// ticks is gone before anything could be done about it. Where requests are short, it is a
 /// fan-out's.
 const ROOM_TIME: f64 = 0.02;
@@ -284,7 +284,7 @@ impl Shedder {
         let tick = elapsed.clamp(Duration::from_millis(1), TICK_MAX).as_secs_f64();
         let [mut limit, room_over] = match queue {
             Some(queue) if !facts.dark => {
-                let time = if self.armed[0] { 0.0 } else { ROOM_TIME * capacity / queue.unit };
+                let time = ROOM_TIME * capacity / queue.unit;
                 [ROOM, ROOM_OVER].map(|room| room.map(|most| queue.limit(most.max(time))))
             }
             _ => [[f64::INFINITY; LEVELS]; 2],
