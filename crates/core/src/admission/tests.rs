@@ -502,6 +502,17 @@ fn who_is_within_and_does_not_fit_has_no_longer_queue() {
 }
 
 #[test]
+fn a_burst_that_finds_no_room_in_calm_shows_in_the_plan() {
+    let mut machine = Machine::told(1);
+    machine.run(200, 0.1, [0.0, 0.0, 0.5, 0.0]);
+    let (before, after) =
+        (machine.tick(0.1, [0.0; 4]).0, machine.tick(0.1, [0.0, 0.0, 9.0, 0.0]).0);
+    assert!(!before.sheds() && before.refused == Cost::ZERO);
+    assert_eq!(after.sheds(), machine.refused[0] > 0);
+    assert!(after.refused > Cost::ZERO, "{after:?}");
+}
+
+#[test]
 fn degraded_answers_come_before_errors() {
     let (mut now, mut shedder) =
         (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));

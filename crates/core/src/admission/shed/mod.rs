@@ -151,6 +151,8 @@ pub struct Plan {
     pub inflight: Cost,
     /// The highest criticality that is refused at times, if any.
     pub cut: Option<Criticality>,
+    /// Estimated cost of what was refused since the last tick, also for want of room in calm.
+    pub refused: Cost,
     /// Whether to ask for degraded answers, by criticality, lowest first.
     pub degrade: [bool; LEVELS],
     /// What the signals and the queue say together.
@@ -169,9 +171,9 @@ impl Plan {
     /// No limits.
     pub const UNLIMITED: [Cost; LEVELS] = [Cost::MAX; LEVELS];
 
-    /// Whether anything is refused.
+    /// Whether anything is refused: because a level is cut, or because a burst found no room.
     pub fn sheds(&self) -> bool {
-        self.cut.is_some()
+        self.cut.is_some() || self.refused > Cost::ZERO
     }
 }
 
@@ -325,6 +327,7 @@ impl Shedder {
             limit_over: limit_over.map(cost),
             inflight: facts.inflight,
             cut: self.cut.map(|level| Criticality::ALL[level]),
+            refused: facts.offered.into_iter().sum::<Cost>() - facts.admitted,
             degrade: self.degrade(reading.utilization.get(), now),
             reading,
             peak: self.peak,
