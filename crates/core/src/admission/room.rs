@@ -3,8 +3,8 @@
 //! A share of what comes is no limit on how much comes. So each plan says how much may be in flight
 //! for one more of a level to be let in; higher levels have higher limits, so that where a level is
 //! refused, every lower one is. Within a level, customers who are over their quota lately have a
-//! limit of their own, no higher than that of the others. What is let in takes room, what is done gives it back: between two
-//! looks of the controller the limits hold by themselves.
+//! limit of their own, no higher than that of the others. What is let in takes room, what is done
+//! gives it back: between two looks of the controller the limits hold by themselves.
 //!
 //! Counting every request in one place would cost what the gate saves everywhere else. So a thread
 //! keeps some of the room as a **lease**: what one of its requests gives back the next one takes,

@@ -109,8 +109,8 @@ impl ReportedWeight {
         }
     }
 
-    /// The weight, and the utilization that goes with it if few fail, if reports have been coming for at least
-    /// `blackout` and the last is younger than `expiry`.
+    /// The weight, and the utilization that goes with it if few fail, if reports have been coming
+    /// for at least `blackout` and the last is younger than `expiry`.
     pub(super) fn usable(
         &self,
         blackout: Duration,

@@ -21,12 +21,12 @@
 //! A cold task that needs twice the CPU for each request reports half the weight. Its ramp ends
 //! there: the share of what is already little would leave it idle for no reason.
 //!
-//! The median and the success are there because a report is the backend's own view. A task with broken
-//! counters can claim a utilization of next to nothing; the median bounds what that draws. A task
-//! that fails everything at once reports a weight of about its rate, which in an overload is more
-//! than the others' rate over utilization: the more it gets, the more it weighs. One that cannot be
-//! reached reports nothing and keeps its weight until that expires. What this client sees for
-//! itself settles both, and the twentieth that is left finds out when the task has recovered.
+//! The median and the success are there because a report is the backend's own view. A task with
+//! broken counters can claim a utilization of next to nothing; the median bounds what that draws. A
+//! task that fails everything at once reports a weight of about its rate, which in an overload is
+//! more than the others' rate over utilization: the more it gets, the more it weighs. One that
+//! cannot be reached reports nothing and keeps its weight until that expires. What this client sees
+//! for itself settles both, and the twentieth that is left finds out when the task has recovered.
 //!
 //! A single owner picks and tells outcomes through [`Weighted`] itself. Where many threads send,
 //! each does so through a [`WeightedLane`](super::WeightedLane), without a lock.

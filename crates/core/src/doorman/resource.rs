@@ -17,10 +17,10 @@
 //! A lease that ended counts for nothing.
 //!
 //! A new master knows no leases. While it **learns** everyone keeps what it says it has; by the end
-//! every lease of the old master was either reported or has run out. Who has none any more (it ended
-//! while there was no master) was left with the safe capacity, and a lease of nothing would be worse
-//! than no answer. Once everybody who is there has asked, which is after a refresh interval, it
-//! gets that, out of what nobody has said to have.
+//! every lease of the old master was either reported or has run out. Who has none any more (it
+//! ended while there was no master) was left with the safe capacity, and a lease of nothing would
+//! be worse than no answer. Once everybody who is there has asked, which is after a refresh
+//! interval, it gets that, out of what nobody has said to have.
 //!
 //! A client whose grant would change by rounding only keeps the old one to the bit, so that rate
 //! limiters behind it are not reset for nothing.

@@ -71,8 +71,8 @@ impl Demand {
         }
     }
 
-    /// `offered` came since the last call, `over` of it from customers who are over their quota; one
-    /// request takes the task `one` seconds of its time.
+    /// `offered` came since the last call, `over` of it from customers who are over their quota;
+    /// one request takes the task `one` seconds of its time.
     pub(super) fn observe(
         &mut self,
         offered: &[Cost; LEVELS],
@@ -148,8 +148,8 @@ impl Demand {
         (self.fitted, asked)
     }
 
-    /// Whether the levels above `level` and those of it who keep within their quotas fit. Some of it
-    /// must be of others, or it is the level that would have to.
+    /// Whether the levels above `level` and those of it who keep within their quotas fit. Some of
+    /// it must be of others, or it is the level that would have to.
     pub(super) fn within_fits(&self, level: usize, capacity: f64) -> bool {
         let least: f64 = (level + 1..LEVELS).map(|level| self.least(level)).sum();
         let within = self.within[level];

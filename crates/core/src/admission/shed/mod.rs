@@ -21,9 +21,9 @@
 //! shorter: it will get shorter by itself. At the very most some multiple of what should wait may
 //! wait for them as well, so that a surge is limited before it is noticed.
 //!
-//! **Who is over goes first.** A customer who has rested may use at once what it has saved, and that
-//! may be more than there is. Where those of its criticality who keep within their quotas would
-//! fit, they are let in as if the level did, and what is over is cut.
+//! **Who is over goes first.** A customer who has rested may use at once what it has saved, and
+//! that may be more than there is. Where those of its criticality who keep within their quotas
+//! would fit, they are let in as if the level did, and what is over is cut.
 //!
 //! **Signals that are above their thresholds** know no law of Little. Where they object, what comes
 //! is also thinned out, the lowest levels first, so that what is in flight becomes what goes with
