@@ -1,6 +1,6 @@
 //! The gate that every request passes, and the controller that sets it.
 
-use super::room::{Lease, Room};
+use super::room::{Lease, Rank, Room};
 use super::shed::{Facts, Plan, ShedConfig, Shedder};
 use super::{Decision, Permit, Request};
 use crate::attempts::{AttemptHistogram, AttemptsConfig};
@@ -9,7 +9,7 @@ use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
 use crate::levels::{LevelGate, Levels};
-use crate::quota::{QuotaConfig, QuotaGate, QuotaLane};
+use crate::quota::{Keeps, QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
 use crate::signal::Reading;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
@@ -29,6 +29,8 @@ mod cell {
     pub(super) const SHED_COST: usize = 2;
     /// By reason.
     pub(super) const REJECTED: usize = 3;
+    /// What customers asked for who were over, let in or not.
+    pub(super) const OVER_COST: usize = 7;
 
     // In the line that they share.
     pub(super) const SHARED: usize = LEVELS;
@@ -190,7 +192,7 @@ impl AdmissionGate {
 
     fn publish(&self, plan: &Plan, advice: Advice, config: &ShedConfig, now: Timestamp) {
         self.set_causes(causes(config, plan.peak, plan.reading.signal));
-        self.room.publish(&plan.limit, plan.inflight, now);
+        self.room.publish(&plan.limit, &plan.limit_over, plan.inflight, now);
         self.set_levels(plan.levels);
         self.set_flag(flag::DONT_RETRY, advice == Advice::DontRetry);
         for (level, degrade) in plan.degrade.into_iter().enumerate() {
@@ -314,17 +316,28 @@ impl Lane {
         if request.deadline <= now {
             return Err(Reason::DeadlinePassed);
         }
-        if self.gate.quota.check(request.customer, request.criticality, now).is_err() {
+        let Ok(keeps) = self.gate.quota.look(request.customer, request.criticality, now) else {
             return Err(Reason::OutOfQuota);
+        };
+        if keeps == Keeps::Over {
+            self.count_over(request);
         }
         if !self.gate.levels.levels().admits(request.criticality, rng) {
             return Err(Reason::Overloaded);
         }
         let plan = (flags >> flag::PLAN) as u32;
-        if !self.lease.take(&self.gate.room, plan, request.criticality, request.cost, now) {
+        let rank = Rank::new(request.criticality, keeps);
+        if !self.lease.take(&self.gate.room, plan, rank, request.cost, now) {
             return Err(Reason::Overloaded);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn count_over(&mut self, request: &Request) {
+        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
+            lines[request.criticality.index()].add(cell::OVER_COST, request.cost.as_nanos());
+        }
     }
 
     #[inline(always)]
@@ -606,6 +619,7 @@ impl Controller {
             offered: core::array::from_fn(|level| {
                 cost_since(level, cell::ADMITTED_COST) + cost_since(level, cell::SHED_COST)
             }),
+            over: core::array::from_fn(|level| cost_since(level, cell::OVER_COST)),
             admitted: (0..LEVELS).map(|level| cost_since(level, cell::ADMITTED_COST)).sum(),
             done: since(cell::SHARED, cell::COMPLETED),
             completed: cost_since(cell::SHARED, cell::COMPLETED_COST),

@@ -2,8 +2,9 @@
 //!
 //! A share of what comes is no limit on how much comes. So each plan says how much may be in flight
 //! for one more of a level to be let in; higher levels have higher limits, so that where a level is
-//! refused, every lower one is. What is let in takes room, what is done gives it back: between two
-//! looks of the controller the limits hold by themselves.
+//! refused, every lower one is. Within a level, customers who are over their quota lately have a
+//! limit of their own, no higher than that of the others. What is let in takes room, what is done
+//! gives it back: between two looks of the controller the limits hold by themselves.
 //!
 //! Counting every request in one place would cost what the gate saves everywhere else. So a thread
 //! keeps some of the room as a **lease**: what one of its requests gives back the next one takes,
@@ -17,6 +18,7 @@
 //! one is no reason to refuse: then shares alone decide, until the next.
 
 use crate::criticality::Criticality;
+use crate::quota::Keeps;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{Cost, Timestamp};
 use core::time::Duration;
@@ -31,13 +33,31 @@ const VALID: Duration = Duration::from_millis(100);
 const UNLIMITED: i64 = i64::MAX;
 /// Costs beyond this, some thirty years, count as this, so that sums do not overflow.
 const MOST: u64 = 1 << 60;
-/// The level of a lease that has to be looked at before anyone may use it.
-const NOBODY: u8 = LEVELS as u8;
+/// Levels, and in each of them first those who are over, then those who keep within.
+const RANKS: usize = 2 * LEVELS;
+/// The rank of a lease that has to be looked at before anyone may use it.
+const NOBODY: u8 = RANKS as u8;
+
+/// Who asks for room: limits rise with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank(u8);
+
+impl Rank {
+    #[inline]
+    pub(super) const fn new(criticality: Criticality, keeps: Keeps) -> Self {
+        Self(2 * criticality as u8 + keeps as u8)
+    }
+
+    #[inline]
+    const fn index(self) -> usize {
+        self.0 as usize % RANKS
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Room {
-    /// By level, in nanoseconds of cost, two's complement; [`UNLIMITED`] is no limit.
-    most: [AtomicU64; LEVELS],
+    /// By rank, in nanoseconds of cost, two's complement; [`UNLIMITED`] is no limit.
+    most: [AtomicU64; RANKS],
     /// What came in less what went out since the plan, as far as threads have told.
     used: AtomicU64,
     valid_until: AtomicU64,
@@ -57,12 +77,20 @@ impl Room {
         }
     }
 
-    /// At most `limit` may be in flight; `inflight` is.
-    pub(super) fn publish(&self, limit: &[Cost; LEVELS], inflight: Cost, now: Timestamp) {
+    /// At most `limit` may be in flight, and `over` for those who are over; `inflight` is.
+    pub(super) fn publish(
+        &self,
+        limit: &[Cost; LEVELS],
+        over: &[Cost; LEVELS],
+        inflight: Cost,
+        now: Timestamp,
+    ) {
         let inflight = signed(inflight);
-        for (most, &limit) in self.most.iter().zip(limit) {
-            let room = if limit == Cost::MAX { UNLIMITED } else { signed(limit) - inflight };
-            most.store(room as u64, Ordering::Relaxed);
+        for (most, limits) in self.most.chunks_exact(2).zip(over.iter().zip(limit)) {
+            for (most, &limit) in most.iter().zip([limits.0, limits.1]) {
+                let room = if limit == Cost::MAX { UNLIMITED } else { signed(limit) - inflight };
+                most.store(room as u64, Ordering::Relaxed);
+            }
         }
         let highest = limit[LEVELS - 1].as_nanos();
         let lanes = self.lanes.load(Ordering::Relaxed).max(1);
@@ -105,7 +133,7 @@ pub(super) struct Lease {
     keep: i64,
     /// The plan it belongs to.
     plan: u32,
-    /// The level it was taken for, and may not be used below.
+    /// The rank it was taken for, and may not be used below.
     from: u8,
 }
 
@@ -116,23 +144,23 @@ impl Lease {
         &mut self,
         room: &Room,
         plan: u32,
-        criticality: Criticality,
+        rank: Rank,
         cost: Cost,
         now: Timestamp,
     ) -> bool {
         let cost = signed(cost);
-        if plan == self.plan && criticality as u8 >= self.from && self.left >= cost {
+        if plan == self.plan && rank.0 >= self.from && self.left >= cost {
             self.left -= cost;
             return true;
         }
         // In a surge most requests are refused here, so it is looked at before anything is called.
-        let most = room.most[criticality.index()].load(Ordering::Relaxed) as i64;
+        let most = room.most[rank.index()].load(Ordering::Relaxed) as i64;
         let mine = if plan == self.plan { self.left } else { 0 };
         let available = most.saturating_sub(room.used.load(Ordering::Relaxed) as i64 - mine);
         if available <= 0 && now.as_nanos() <= room.valid_until.load(Ordering::Relaxed) {
             return false;
         }
-        self.renew(room, plan, criticality, cost, now)
+        self.renew(room, plan, rank, cost, now)
     }
 
     /// What was let in for `cost` is done: whoever comes next on this thread may have its room.
@@ -161,16 +189,9 @@ impl Lease {
     }
 
     #[cold]
-    fn renew(
-        &mut self,
-        room: &Room,
-        plan: u32,
-        criticality: Criticality,
-        cost: i64,
-        now: Timestamp,
-    ) -> bool {
-        let most = room.most[criticality.index()].load(Ordering::Relaxed) as i64;
-        let from = criticality as u8;
+    fn renew(&mut self, room: &Room, plan: u32, rank: Rank, cost: i64, now: Timestamp) -> bool {
+        let most = room.most[rank.index()].load(Ordering::Relaxed) as i64;
+        let from = rank.0;
         if most == UNLIMITED {
             *self = Self { left: UNLIMITED / 2, keep: UNLIMITED, plan, from };
             return true;
@@ -210,6 +231,7 @@ fn signed(cost: Cost) -> i64 {
 mod tests {
     use super::*;
     use Criticality::{Critical, CriticalPlus, Sheddable};
+    use Keeps::{Over, Within};
 
     const NOW: Timestamp = Timestamp::from_secs(1);
 
@@ -218,12 +240,13 @@ mod tests {
     }
 
     fn admitted(lease: &mut Lease, room: &Room, plan: u32, level: Criticality, each: u64) -> u64 {
-        (0..1_000).take_while(|_| lease.take(room, plan, level, cost(each), NOW)).count() as u64
+        let rank = Rank::new(level, Within);
+        (0..1_000).take_while(|_| lease.take(room, plan, rank, cost(each), NOW)).count() as u64
     }
 
     fn limits(most: [u64; LEVELS], inflight: u64) -> Room {
         let room = Room::new();
-        room.publish(&most.map(cost), cost(inflight), NOW);
+        room.publish(&most.map(cost), &most.map(cost), cost(inflight), NOW);
         room
     }
 
@@ -243,7 +266,7 @@ mod tests {
             (1, 100, 0),
         ];
         for (plan, (each, inflight, expected)) in (1..).zip(table) {
-            room.publish(&[cost(100); 4], cost(inflight), NOW);
+            room.publish(&[cost(100); 4], &[cost(100); 4], cost(inflight), NOW);
             let got = admitted(&mut lease, &room, plan, Critical, each);
             assert_eq!(got, expected, "{each} each beside {inflight}");
         }
@@ -272,26 +295,43 @@ mod tests {
         let room = limits([10, 20, 100, 200], 0);
         let mut lease = room.lease();
         assert_eq!(admitted(&mut lease, &room, 1, Sheddable, 1), 10);
-        assert!(lease.take(&room, 1, Critical, cost(1), NOW));
-        assert!(!lease.take(&room, 1, Sheddable, cost(1), NOW));
+        assert!(lease.take(&room, 1, Rank::new(Critical, Within), cost(1), NOW));
+        assert!(!lease.take(&room, 1, Rank::new(Sheddable, Within), cost(1), NOW));
         assert_eq!(admitted(&mut lease, &room, 1, Critical, 1), 89);
         assert_eq!(admitted(&mut lease, &room, 1, CriticalPlus, 1), 100);
         // 190 of 200 have to be done before the lowest gets in again.
         for done in 1..=191 {
             lease.give_back(&room, 1, cost(1));
-            let taken = lease.take(&room, 1, Sheddable, cost(1), NOW);
+            let taken = lease.take(&room, 1, Rank::new(Sheddable, Within), cost(1), NOW);
             assert_eq!(taken, done == 191, "after {done}");
         }
+    }
+
+    #[test]
+    fn customers_who_are_over_leave_room_for_the_others_of_their_level() {
+        let room = Room::new();
+        let mut lease = room.lease();
+        room.publish(&[10, 20, 100, 200].map(cost), &[10, 20, 40, 200].map(cost), cost(0), NOW);
+        let mut let_in = |level, keeps| {
+            let rank = Rank::new(level, keeps);
+            (0..1_000).take_while(|_| lease.take(&room, 1, rank, cost(1), NOW)).count()
+        };
+        assert_eq!(let_in(Critical, Over), 40);
+        assert_eq!(let_in(Sheddable, Within), 0);
+        assert_eq!(let_in(Critical, Within), 60);
+        assert_eq!(let_in(Critical, Over), 0);
+        assert_eq!(let_in(CriticalPlus, Over), 100);
     }
 
     #[test]
     fn two_threads_share_one_limit() {
         let room = Room::new();
         let mut leases = [room.lease(), room.lease()];
-        room.publish(&[cost(1_000); 4], cost(0), NOW);
+        room.publish(&[cost(1_000); 4], &[cost(1_000); 4], cost(0), NOW);
         let mut total = 0;
         for i in 0..4_000 {
-            total += u64::from(leases[i % 2].take(&room, 1, Critical, cost(1), NOW));
+            total +=
+                u64::from(leases[i % 2].take(&room, 1, Rank::new(Critical, Within), cost(1), NOW));
         }
         // Leases of 7 and the request that takes them: the last one is overdrawn.
         assert_eq!(total, 1_000);
@@ -307,13 +347,13 @@ mod tests {
     fn room_that_comes_back_is_for_whoever_the_limit_lets_in() {
         let room = limits([100, 100, 200, 200], 0);
         let mut leases = [room.lease(), room.lease()];
-        assert!(leases[0].take(&room, 1, Sheddable, cost(100), NOW));
-        assert!(leases[1].take(&room, 1, Critical, cost(100), NOW));
-        assert!(!leases[1].take(&room, 1, Critical, cost(100), NOW));
+        assert!(leases[0].take(&room, 1, Rank::new(Sheddable, Within), cost(100), NOW));
+        assert!(leases[1].take(&room, 1, Rank::new(Critical, Within), cost(100), NOW));
+        assert!(!leases[1].take(&room, 1, Rank::new(Critical, Within), cost(100), NOW));
         // 200 are in flight, then 100: none of it is for the lowest.
         leases[0].give_back(&room, 1, cost(100));
-        assert!(!leases[0].take(&room, 1, Sheddable, cost(100), NOW));
-        assert!(leases[0].take(&room, 1, Critical, cost(100), NOW));
+        assert!(!leases[0].take(&room, 1, Rank::new(Sheddable, Within), cost(100), NOW));
+        assert!(leases[0].take(&room, 1, Rank::new(Critical, Within), cost(100), NOW));
     }
 
     #[test]
@@ -331,7 +371,7 @@ mod tests {
     fn what_comes_back_without_a_lane_is_room_for_all() {
         let room = limits([100; 4], 100);
         let mut lease = room.lease();
-        assert!(!lease.take(&room, 1, Critical, cost(1), NOW));
+        assert!(!lease.take(&room, 1, Rank::new(Critical, Within), cost(1), NOW));
         room.give_back(cost(5));
         assert_eq!(admitted(&mut lease, &room, 1, Critical, 1), 5);
     }
@@ -340,8 +380,14 @@ mod tests {
     fn an_old_plan_is_no_reason_to_refuse() {
         let room = limits([0; 4], 0);
         let mut lease = room.lease();
-        assert!(!lease.take(&room, 1, Critical, cost(1), NOW + VALID));
-        assert!(lease.take(&room, 1, Critical, cost(1), NOW + VALID + Duration::from_nanos(1)));
+        assert!(!lease.take(&room, 1, Rank::new(Critical, Within), cost(1), NOW + VALID));
+        assert!(lease.take(
+            &room,
+            1,
+            Rank::new(Critical, Within),
+            cost(1),
+            NOW + VALID + Duration::from_nanos(1)
+        ));
     }
 
     #[test]
@@ -349,11 +395,11 @@ mod tests {
         let room = limits([u64::MAX - 1; 4], u64::MAX);
         let mut lease = room.lease();
         for _ in 0..20 {
-            lease.take(&room, 1, Critical, Cost::MAX, NOW);
+            lease.take(&room, 1, Rank::new(Critical, Within), Cost::MAX, NOW);
             lease.give_back(&room, 1, Cost::MAX);
             lease.give_back(&room, 1, Cost::MAX);
             room.give_back(Cost::MAX);
-            lease.take(&room, 1, Sheddable, Cost::MAX, NOW);
+            lease.take(&room, 1, Rank::new(Sheddable, Within), Cost::MAX, NOW);
         }
     }
 }

@@ -50,6 +50,7 @@ fn hold(
             load_least: None,
             used: None,
             offered: offered.map(cost),
+            over: [Cost::ZERO; 4],
             // Every request costs a millisecond, and takes one: nothing waits.
             admitted: cost(done),
             done: cost(done).as_nanos() / MS.as_nanos(),
@@ -74,7 +75,14 @@ struct Machine {
     now: Timestamp,
     cpus: usize,
     limit: [Cost; 4],
+    limit_over: [Cost; 4],
     shares: [f64; 4],
+    /// The share of what comes that is of customers who are over, and the part of one of them that
+    /// has come.
+    over: f64,
+    over_coming: f64,
+    /// Requests that did not get in: of customers within their quotas, and of those over.
+    refused: [u64; 2],
     rng: SeededRng,
     waiting: u64,
     /// Steps that are left of each request that runs.
@@ -91,9 +99,23 @@ impl Machine {
     fn new(cpus: usize) -> Self {
         let now = Timestamp::ZERO;
         let shedder = Shedder::new(ShedConfig::default(), now);
-        let (limit, shares, rng) = (Plan::UNLIMITED, [1.0; 4], SeededRng::new(1));
-        let (waiting, running, hung, coming) = (0, Vec::new(), 0, [0.0; 4]);
-        Self { shedder, now, cpus, limit, shares, rng, waiting, running, hung, told: false, coming }
+        Self {
+            shedder,
+            now,
+            cpus,
+            limit: Plan::UNLIMITED,
+            limit_over: Plan::UNLIMITED,
+            shares: [1.0; 4],
+            over: 0.0,
+            over_coming: 0.0,
+            refused: [0; 2],
+            rng: SeededRng::new(1),
+            waiting: 0,
+            running: Vec::new(),
+            hung: 0,
+            told: false,
+            coming: [0.0; 4],
+        }
     }
 
     fn told(cpus: usize) -> Self {
@@ -112,16 +134,24 @@ impl Machine {
         const STEPS_EACH: u32 = STEPS / 10;
         let millis = TICK.as_secs_f64() * 1e3;
         let (mut came, mut admitted, mut done) = ([0_u64; 4], [0.0; 4], 0);
+        let mut came_over = [0_u64; 4];
         for _ in 0..STEPS {
             for level in (0..4).rev() {
                 self.coming[level] += offered[level] * millis / f64::from(STEPS);
                 if self.coming[level] >= 1.0 {
                     self.coming[level] -= 1.0;
                     came[level] += 1;
+                    self.over_coming += self.over;
+                    let over = self.over_coming >= 1.0;
+                    self.over_coming -= f64::from(over);
+                    came_over[level] += u64::from(over);
+                    let limit = if over { self.limit_over } else { self.limit };
                     let lucky = self.rng.unit() < self.shares[level];
-                    if self.inflight() < self.limit[level] && lucky {
+                    if self.inflight() < limit[level] && lucky {
                         self.waiting += 1;
                         admitted[level] += 1.0 / millis;
+                    } else {
+                        self.refused[usize::from(over)] += 1;
                     }
                 }
             }
@@ -145,6 +175,7 @@ impl Machine {
                 load_least: self.told.then_some(load),
                 used: self.told.then_some(cost(done)),
                 offered: came.map(cost),
+                over: came_over.map(cost),
                 admitted: cost(admitted.iter().map(|cpus| (cpus * millis).round() as u64).sum()),
                 done,
                 completed: cost(done),
@@ -154,7 +185,7 @@ impl Machine {
             },
             self.now,
         );
-        (self.limit, self.shares) = (plan.limit, shares(&plan));
+        (self.limit, self.limit_over, self.shares) = (plan.limit, plan.limit_over, shares(&plan));
         (plan, admitted)
     }
 
@@ -435,6 +466,50 @@ fn a_level_that_asks_for_nothing_is_as_closed_as_one_that_asks_for_little() {
         machine.run(300, 0.5, [little, 0.0, 4.0, 0.0]);
         assert_eq!(machine.shares, [0.0, 0.0, 1.0, 1.0], "{little}");
     }
+}
+
+/// Four CPUs are asked for 1.5 by customers within their quotas, and then for 8 by one who is over.
+#[test]
+fn who_is_over_goes_first() {
+    for (over, within_lost, later) in [(0.0, 0.4..0.7, true), (8.0 / 9.5, 0.0..0.04, false)] {
+        let mut machine = Machine::told(4);
+        machine.run(200, 0.1, [0.0, 0.0, 1.5, 0.0]);
+        assert_eq!(machine.refused, [0, 0]);
+        machine.over = over;
+        let served = machine.run(100, 0.1, [0.0, 0.0, 9.5, 0.0])[2];
+        assert!((3.9..4.3).contains(&served), "{served} of 4 CPUs");
+        let within = 100.0 * 10.0 * 9.5 * (1.0 - over);
+        let lost = machine.refused[0] as f64 / within;
+        assert!(within_lost.contains(&lost), "{lost}, over: {over}");
+        // After the first moments, none.
+        machine.refused = [0; 2];
+        machine.run(100, 0.1, [0.0, 0.0, 9.5, 0.0]);
+        assert_eq!(machine.refused[0] > 0, later, "{:?}", machine.refused);
+    }
+}
+
+/// Customers within their quotas who do not fit are shed as ever: the queue is no longer for them.
+#[test]
+fn who_is_within_and_does_not_fit_has_no_longer_queue() {
+    for over in [0.0, 0.1] {
+        let mut machine = Machine::told(4);
+        machine.run(200, 0.1, [0.0, 0.0, 1.5, 0.0]);
+        machine.over = over;
+        machine.run(100, 0.1, [0.0, 0.0, 9.5, 0.0]);
+        let waiting = machine.inflight().as_nanos() / MS.as_nanos() - 4;
+        assert!(waiting <= 7, "{waiting} wait, over: {over}");
+    }
+}
+
+#[test]
+fn a_burst_that_finds_no_room_in_calm_shows_in_the_plan() {
+    let mut machine = Machine::told(1);
+    machine.run(200, 0.1, [0.0, 0.0, 0.5, 0.0]);
+    let (before, after) =
+        (machine.tick(0.1, [0.0; 4]).0, machine.tick(0.1, [0.0, 0.0, 9.0, 0.0]).0);
+    assert!(!before.sheds() && before.refused == Cost::ZERO);
+    assert_eq!(after.sheds(), machine.refused[0] > 0);
+    assert!(after.refused > Cost::ZERO, "{after:?}");
 }
 
 #[test]

@@ -29,6 +29,7 @@
 //! does anyway.
 
 mod any_lane;
+mod correction;
 mod errors;
 mod gate;
 mod heap;

@@ -23,6 +23,9 @@ const REPORTED_MAX: f64 = 1e12;
 /// than a request in thirty years, or utilizations of less than a millionth of a millionth.
 const WEIGHTS: core::ops::RangeInclusive<f64> = 1e-9..=1e24;
 
+/// From this share of failures on, utilization is not that of a task at work.
+const FAILING: f64 = 0.1;
+
 /// What a backend says about itself, in the terms of an ORCA load report.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LoadReport {
@@ -37,8 +40,9 @@ pub struct LoadReport {
 }
 
 impl LoadReport {
-    /// The weight that follows; nothing if the report has no rate or no utilization.
-    fn weight(&self, penalty: f64) -> Result<Option<f64>, ()> {
+    /// The weight that follows, and the utilization that stands in it, failures included; nothing
+    /// if the report has no rate or no utilization.
+    fn weight(&self, penalty: f64) -> Result<Option<(f64, f64)>, ()> {
         let numbers = [self.rps, self.eps, self.application_utilization, self.cpu_utilization];
         if !numbers.iter().all(|n| (0.0..=REPORTED_MAX).contains(n)) {
             return Err(());
@@ -51,8 +55,9 @@ impl LoadReport {
         if self.rps <= 0.0 || utilization <= 0.0 {
             return Ok(None);
         }
-        let weight = self.rps / (utilization + self.eps / self.rps * penalty);
-        Ok(WEIGHTS.contains(&weight).then_some(weight))
+        let utilization = utilization + self.eps / self.rps * penalty;
+        let weight = self.rps / utilization;
+        Ok(WEIGHTS.contains(&weight).then_some((weight, utilization)))
     }
 }
 
@@ -74,6 +79,8 @@ pub enum ReportFate {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ReportedWeight {
     value: f64,
+    /// Failures included; unknown where many fail.
+    utilization: Option<f32>,
     /// When the reports that came without a long break began, and when the last came.
     span: Option<(Timestamp, Timestamp)>,
 }
@@ -89,8 +96,10 @@ impl ReportedWeight {
         match report.weight(penalty) {
             Err(()) => ReportFate::Invalid,
             Ok(None) => ReportFate::NoWeight,
-            Ok(Some(weight)) => {
+            Ok(Some((weight, utilization))) => {
                 self.value = weight;
+                let failing = report.eps > FAILING * report.rps;
+                self.utilization = (!failing).then_some(utilization as f32);
                 self.span = Some(match self.span {
                     Some((first, last)) if now.since(last) < expiry => (first, last.max(now)),
                     _ => (now, now),
@@ -100,16 +109,17 @@ impl ReportedWeight {
         }
     }
 
-    /// The weight, if reports have been coming for at least `blackout` and the last is younger
-    /// than `expiry`.
+    /// The weight, and the utilization that goes with it if few fail, if reports have been coming
+    /// for at least `blackout` and the last is younger than `expiry`.
     pub(super) fn usable(
         &self,
         blackout: Duration,
         expiry: Duration,
         now: Timestamp,
-    ) -> Option<f64> {
+    ) -> Option<(f64, Option<f64>)> {
         let (first, last) = self.span?;
-        (now.since(first) >= blackout && now.since(last) < expiry).then_some(self.value)
+        let counts = now.since(first) >= blackout && now.since(last) < expiry;
+        counts.then_some((self.value, self.utilization.map(f64::from)))
     }
 }
 
@@ -140,8 +150,11 @@ mod tests {
         ] {
             let found = report(rps, eps, application, cpu).weight(penalty).unwrap();
             match (found, weight) {
-                (Some(found), Some(weight)) => assert!((found - weight).abs() < 1e-9, "{found}"),
-                (found, weight) => assert_eq!(found, weight),
+                (Some((found, utilization)), Some(weight)) => {
+                    assert!((found - weight).abs() < 1e-9, "{found}");
+                    assert!((found * utilization - rps).abs() < 1e-9, "{utilization}");
+                }
+                (found, weight) => assert_eq!(found.map(|(weight, _)| weight), weight),
             }
         }
     }
@@ -171,14 +184,14 @@ mod tests {
         assert_eq!(usable(&weight, 50), None);
         assert_eq!(hear(&mut weight, 100), ReportFate::Taken);
         assert_eq!(usable(&weight, 109), None);
-        assert_eq!(usable(&weight, 110), Some(200.0));
+        assert_eq!(usable(&weight, 110), Some((200.0, Some(0.5))));
         hear(&mut weight, 200);
-        assert_eq!(usable(&weight, 379), Some(200.0));
+        assert_eq!(usable(&weight, 379), Some((200.0, Some(0.5))));
         assert_eq!(usable(&weight, 380), None);
         // Heard of again after too long a silence: the blackout begins anew.
         hear(&mut weight, 400);
         assert_eq!(usable(&weight, 409), None);
-        assert_eq!(usable(&weight, 410), Some(200.0));
+        assert_eq!(usable(&weight, 410), Some((200.0, Some(0.5))));
         // A report without a weight, or with nonsense, changes nothing.
         assert_eq!(
             weight.on_report(&LoadReport::default(), 1.0, expiry, Timestamp::from_secs(420)),
@@ -187,7 +200,7 @@ mod tests {
         let nonsense = report(f64::NAN, 0.0, 0.5, 0.0);
         let fate = weight.on_report(&nonsense, 1.0, expiry, Timestamp::from_secs(420));
         assert_eq!(fate, ReportFate::Invalid);
-        assert_eq!(usable(&weight, 421), Some(200.0));
+        assert_eq!(usable(&weight, 421), Some((200.0, Some(0.5))));
     }
 
     proptest! {
@@ -197,7 +210,7 @@ mod tests {
             penalty in 0.0..100.0,
         ) {
             let [rps, eps, application, cpu] = bits.map(f64::from_bits);
-            if let Ok(Some(weight)) = report(rps, eps, application, cpu).weight(penalty) {
+            if let Ok(Some((weight, _))) = report(rps, eps, application, cpu).weight(penalty) {
                 prop_assert!(WEIGHTS.contains(&weight));
             }
         }

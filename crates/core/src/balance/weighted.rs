@@ -12,20 +12,26 @@
 //! weight            as reported, if reports have been coming for the blackout and have not expired
 //!                   else the mean of the others; with fewer than two usable weights all are equal
 //! kept within       median / ratio ..= median x ratio
-//! x slow start      the share of a cold backend
+//! x correction      for what is left between utilizations, see `correction`
+//! slow start        a cold backend gets its share of what a warm one of mean weight does, up to
+//!                   its own weight; where that is higher, or all are cold, its share of its own
 //! x success         successes/attempts lately, as this client saw them; a twentieth at the least
 //! ```
 //!
-//! The last two lines are there because a report is the backend's own view. A task with broken
-//! counters can claim a utilization of next to nothing; the median bounds what that draws. A task
-//! that fails everything at once reports a weight of about its rate, which in an overload is more
-//! than the others' rate over utilization: the more it gets, the more it weighs. One that cannot be
-//! reached reports nothing and keeps its weight until that expires. What this client sees for
-//! itself settles both, and the twentieth that is left finds out when the task has recovered.
+//! A cold task that needs twice the CPU for each request reports half the weight. Its ramp ends
+//! there: the share of what is already little would leave it idle for no reason.
+//!
+//! The median and the success are there because a report is the backend's own view. A task with
+//! broken counters can claim a utilization of next to nothing; the median bounds what that draws. A
+//! task that fails everything at once reports a weight of about its rate, which in an overload is
+//! more than the others' rate over utilization: the more it gets, the more it weighs. One that
+//! cannot be reached reports nothing and keeps its weight until that expires. What this client sees
+//! for itself settles both, and the twentieth that is left finds out when the task has recovered.
 //!
 //! A single owner picks and tells outcomes through [`Weighted`] itself. Where many threads send,
 //! each does so through a [`WeightedLane`](super::WeightedLane), without a lock.
 
+use super::correction::Correction;
 use super::gate::PickGate;
 use super::lane::{LaneBooks, WeightedLanes};
 use super::order::Order;
@@ -34,7 +40,7 @@ use super::slow_start::SlowStart;
 use super::weight::{LoadReport, ReportFate, ReportedWeight};
 use super::{BackendId, Join, Pick, PickReason, Standing, errors};
 use crate::outcome::Outcome;
-use crate::units::{InvalidNumber, Timestamp};
+use crate::units::{InvalidNumber, Ratio, Timestamp};
 use crate::window::Window;
 use core::time::Duration;
 use std::sync::Arc;
@@ -67,6 +73,10 @@ pub struct WeightedConfig {
     /// How many times larger or smaller than the median a weight may be: 10. Machines of one
     /// service differ less than that; reports that differ more are wrong.
     pub ratio_max: f64,
+    /// How far differences between utilizations that weights leave may correct these, up and down:
+    /// 2, which levels a backend that does as many requests that come in any case as go by weight.
+    /// 1 leaves them as reported, as gRPC and Envoy do.
+    pub correction_max: f64,
     /// How long successes and failures seen by this client count: 5 s. Zero leaves them out.
     pub outcome_memory: Duration,
     /// How cold backends ramp up.
@@ -82,6 +92,7 @@ impl Default for WeightedConfig {
             update_period: Duration::from_secs(1),
             error_penalty: 1.0,
             ratio_max: 10.0,
+            correction_max: 2.0,
             outcome_memory: errors::MEMORY,
             slow_start: SlowStart::default(),
         }
@@ -96,6 +107,7 @@ struct Record {
     reported: ReportedWeight,
     /// Successes and failures.
     outcomes: Window<[u32; 2]>,
+    correction: Correction,
 }
 
 /// Weighted round robin.
@@ -108,6 +120,8 @@ pub struct Weighted {
     reports_dropped: u64,
     weights: Vec<(BackendId, f64)>,
     next_update: Timestamp,
+    /// When corrections were last learnt.
+    corrected: Timestamp,
     order: Order,
     lanes: LaneBooks,
 }
@@ -126,6 +140,11 @@ impl Weighted {
         if !(1.0..=1e6).contains(&ratio) {
             return Err(InvalidNumber::new("the ratio of weights", "between 1 and 1e6", ratio));
         }
+        let correction = config.correction_max;
+        if !(1.0..=1e6).contains(&correction) {
+            let wanted = "between 1 and 1e6";
+            return Err(InvalidNumber::new("the correction of weights", wanted, correction));
+        }
         if config.update_period < UPDATE_PERIOD_MIN {
             let found = config.update_period.as_secs_f64();
             return Err(InvalidNumber::new("seconds between orders", "0.001 or more", found));
@@ -139,6 +158,7 @@ impl Weighted {
             reports_dropped: 0,
             weights: Vec::new(),
             next_update: Timestamp::ZERO,
+            corrected: Timestamp::MAX,
             order: Order::new(backends_max),
             lanes: LaneBooks::new(backends_max),
         })
@@ -174,6 +194,7 @@ impl Weighted {
             self.records[id.index()] = Some(Record {
                 reported: ReportedWeight::default(),
                 outcomes: Window::new(self.config.outcome_memory, 8),
+                correction: Correction::default(),
             });
             // Due at once, and only once however many join together.
             self.next_update = Timestamp::ZERO;
@@ -305,14 +326,15 @@ impl Weighted {
 
     /// Brings `weights` up to date.
     fn weigh(&mut self, now: Timestamp) -> PickReason {
+        self.correct(now);
         let Self { config, roster, records, weights, .. } = self;
         weights.clear();
         let mut usable: Vec<f64> = Vec::new();
         for &id in roster.serving() {
             // Zero stands for "has none" until the mean is known; no usable weight is zero.
             let record = records.get(id.index()).and_then(Option::as_ref);
-            let weight =
-                record.and_then(|r| r.reported.usable(config.blackout, config.expiry, now));
+            let usable_now = |r: &Record| r.reported.usable(config.blackout, config.expiry, now);
+            let weight = record.and_then(usable_now).map(|(weight, _)| weight);
             usable.extend(weight);
             weights.push((id, weight.unwrap_or(0.0)));
         }
@@ -325,15 +347,45 @@ impl Weighted {
             settle(weights, &mut usable, config.ratio_max);
             PickReason::Weighted
         };
+        let share = |id| {
+            let since = roster.cold_since(id).map(|start| now.since(start))?;
+            Some(config.slow_start.share(since)).filter(|&share| share < Ratio::ONE)
+        };
+        let warm = mean(weights.iter().filter(|(id, _)| share(*id).is_none()).map(|&(_, w)| w));
         for (id, weight) in weights {
-            if let Some(start) = roster.cold_since(*id) {
-                *weight *= config.slow_start.share(now.since(start)).get();
+            if let Some(share) = share(*id) {
+                // All of them cold: their shares cancel out.
+                let full = warm.unwrap_or(*weight).max(*weight);
+                *weight = weight.min(full * share.get());
             }
             if let Some(record) = records.get_mut(id.index()).and_then(Option::as_mut) {
                 *weight *= success(config.outcome_memory, record.outcomes.total(now));
+                *weight *= record.correction.factor();
             }
         }
         reason
+    }
+
+    /// Learns what weights leave between the utilizations of those that are warm.
+    fn correct(&mut self, now: Timestamp) {
+        let elapsed = now.since(core::mem::replace(&mut self.corrected, now));
+        let Self { config, roster, records, .. } = self;
+        let ramp = config.slow_start.window;
+        let mut warm = Vec::new();
+        for &id in roster.serving() {
+            let cold = roster.cold_since(id).is_some_and(|start| now.since(start) < ramp);
+            let record = records.get(id.index()).and_then(Option::as_ref).filter(|_| !cold);
+            // Until it has been weighed for a while, its utilization is not what weights leave.
+            let weighed = config.blackout.saturating_mul(2);
+            let usable = record.and_then(|r| r.reported.usable(weighed, config.expiry, now));
+            warm.extend(usable.and_then(|(_, utilization)| Some((id, utilization?))));
+        }
+        let Some(mean) = mean(warm.iter().map(|&(_, utilization)| utilization)) else { return };
+        for (id, utilization) in warm {
+            if let Some(record) = records.get_mut(id.index()).and_then(Option::as_mut) {
+                record.correction.learn(utilization, mean, elapsed, config.correction_max);
+            }
+        }
     }
 }
 
@@ -351,10 +403,15 @@ fn settle(weights: &mut [(BackendId, f64)], usable: &mut [f64], ratio: f64) {
     let middle = (usable.len() - 1) / 2;
     let (_, &mut median, _) = usable.select_nth_unstable_by(middle, f64::total_cmp);
     let bounded = |weight: f64| weight.clamp(median / ratio, median * ratio);
-    let mean = usable.iter().map(|&w| bounded(w)).sum::<f64>() / usable.len() as f64;
+    let mean = mean(usable.iter().map(|&weight| bounded(weight))).unwrap_or(median);
     for (_, weight) in weights {
         *weight = if *weight > 0.0 { bounded(*weight) } else { mean };
     }
+}
+
+fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = numbers.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
+    (count > 0.0).then(|| sum / count)
 }
 
 /// The share of attempts that succeed. One success that was not seen is taken for granted, so that

@@ -17,7 +17,10 @@
 //! A lease that ended counts for nothing.
 //!
 //! A new master knows no leases. While it **learns** everyone keeps what it says it has; by the end
-//! every lease of the old master was either reported or has run out.
+//! every lease of the old master was either reported or has run out. Who has none any more (it
+//! ended while there was no master) was left with the safe capacity, and a lease of nothing would
+//! be worse than no answer. Once everybody who is there has asked, which is after a refresh
+//! interval, it gets that, out of what nobody has said to have.
 //!
 //! A client whose grant would change by rounding only keeps the old one to the bit, so that rate
 //! limiters behind it are not reset for nothing.
@@ -199,7 +202,7 @@ impl Resource {
         let demand = self.enter(&key, request, now);
 
         let granted = if now < self.learning_until {
-            self.learned(request.has, now)
+            self.learned(request.has, now).unwrap_or_else(|| self.unlearned(&demand, held, now))
         } else {
             self.share(&demand, held)
         };
@@ -300,13 +303,32 @@ impl Resource {
         client.demand
     }
 
-    /// What the client says it has, as far as that can be.
-    fn learned(&self, has: Option<Lease>, now: Timestamp) -> f64 {
+    /// What the client says it has, as far as that can be; nothing if it has no lease.
+    fn learned(&self, has: Option<Lease>, now: Timestamp) -> Option<f64> {
         let most = match self.template.algorithm().kind() {
             Kind::NoAlgorithm => f64::INFINITY,
             Kind::Static | Kind::ProportionalShare | Kind::FairShare => self.capacity,
         };
-        has.filter(|lease| lease.expiry > now).map_or(0.0, |lease| amount(lease.capacity).min(most))
+        has.filter(|lease| lease.expiry > now).map(|lease| amount(lease.capacity).min(most))
+    }
+
+    /// What someone gets who has no lease, as long as others may have some that are not known.
+    fn unlearned(&self, demand: &Demand, held: f64, now: Timestamp) -> f64 {
+        let algorithm = self.template.algorithm();
+        let learnt_for =
+            algorithm.learning_duration().saturating_sub(self.learning_until.since(now));
+        if learnt_for <= algorithm.refresh_interval() {
+            return 0.0;
+        }
+        let safe = match self.template.safe_capacity() {
+            SafeCapacity::Unlimited => f64::INFINITY,
+            SafeCapacity::EqualPart | SafeCapacity::Fixed(_) => self.safe_capacity(),
+        };
+        let free = match algorithm.kind() {
+            Kind::NoAlgorithm | Kind::Static => f64::INFINITY,
+            Kind::ProportionalShare | Kind::FairShare => self.capacity - (self.has - held),
+        };
+        demand.wants().min(safe).min(free.max(0.0))
     }
 
     /// What the algorithm gives to someone who wants that and holds `held`.

@@ -21,6 +21,10 @@
 //! ever the request that costs more than a whole burst. Only the surprise, what a request cost
 //! beyond its estimate, is forgiven where it would go deeper than [`QuotaConfig::debt_max`].
 //!
+//! **Over.** A bucket that is deeper than all leases together could make it belongs to a customer
+//! who has used more than its limit lately and lives on what it had saved. It may, but in an
+//! overload others come first: [`QuotaGate::look`] tells, and admission sheds by it.
+//!
 //! **Limits by criticality** are nested (see [`Limits`]): each level that has one has a bucket of
 //! its own, which it shares with all levels below, and a request has to find every bucket at or
 //! above its level open.
@@ -99,6 +103,15 @@ impl Default for QuotaConfig {
     }
 }
 
+/// Whether a customer has kept within its limit lately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Keeps {
+    /// It has used more, and lives on what it had saved.
+    Over,
+    /// It has, or it has no limit.
+    Within,
+}
+
 /// The buckets of all customers.
 #[derive(Debug)]
 pub struct QuotaGate {
@@ -113,6 +126,8 @@ pub struct QuotaGate {
     depth_max: u64,
     /// How deep each criticality may find a bucket.
     open_below: [u64; LEVELS],
+    /// How deep a bucket may be by leases alone.
+    leased: u64,
     /// Held by whoever sets limits, so that those of two publishers are not mixed.
     publishing: Mutex<()>,
 }
@@ -196,6 +211,7 @@ impl QuotaGate {
             open_below: core::array::from_fn(|level| {
                 (burst / LEVELS as u64).saturating_mul(level as u64 + 1)
             }),
+            leased: burst / LEASED,
             publishing: Mutex::new(()),
         })
     }
@@ -252,6 +268,17 @@ impl QuotaGate {
         criticality: Criticality,
         now: Timestamp,
     ) -> Result<(), Duration> {
+        self.look(customer, criticality, now).map(|_| ())
+    }
+
+    /// The same, and whether `customer` has kept within its limit lately.
+    #[inline]
+    pub fn look(
+        &self,
+        customer: CustomerId,
+        criticality: Criticality,
+        now: Timestamp,
+    ) -> Result<Keeps, Duration> {
         let buckets = self.buckets(customer);
         let depth_of = |level| buckets.depth(level, now);
         let mut depth = depth_of(TOTAL);
@@ -260,7 +287,10 @@ impl QuotaGate {
             depth = own.fold(depth, |deepest, level| deepest.max(depth_of(level)));
         }
         let open_below = self.open_below[criticality.index()];
-        if depth < open_below { Ok(()) } else { Err(Duration::from_nanos(depth - open_below + 1)) }
+        if depth >= open_below {
+            return Err(Duration::from_nanos(depth - open_below + 1));
+        }
+        Ok(if depth > self.leased { Keeps::Over } else { Keeps::Within })
     }
 
     /// A thread's own access to this gate. Takes a lock; once per thread.

@@ -174,6 +174,27 @@ fn a_refusal_knows_when_to_come_back() {
 }
 
 #[test]
+fn who_has_used_more_than_its_limit_lately_is_over() {
+    let gate = gate();
+    let now = Timestamp::from_secs(10);
+    let mut lane = gate.lane();
+    // Nobody is without a limit.
+    let _ = lane.charge(A, Critical, Cost::from_millis(10_000), now);
+    assert_eq!(gate.look(A, Critical, now), Ok(Keeps::Within));
+    gate.set_limits(A, Limits::total(cpus(0.5)), now);
+    // A lease is 1/128 s of time; at half a CPU, 58 ms of cost and a lease are just below 1/8 s.
+    for (millis, keeps) in [(0, Keeps::Within), (58, Keeps::Within), (10, Keeps::Over)] {
+        let _ = lane.charge(A, Critical, Cost::from_millis(millis), now);
+        assert_eq!(gate.look(A, Critical, now), Ok(keeps), "{millis} ms more");
+    }
+    // Soon over no more; and never sooner than a lower criticality.
+    assert_eq!(gate.look(A, Critical, now + Duration::from_millis(30)), Ok(Keeps::Within));
+    let _ = lane.charge(A, Critical, Cost::from_millis(100), now);
+    assert_eq!(gate.look(A, Critical, now), Ok(Keeps::Over));
+    assert!(gate.look(A, Sheddable, now).is_err());
+}
+
+#[test]
 fn blocked_and_unblocked() {
     let gate = gate();
     gate.set_limits(A, Limits::ZERO, Timestamp::ZERO);

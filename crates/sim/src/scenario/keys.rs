@@ -142,6 +142,7 @@ pub(super) const WEIGHTED: Keys = Keys {
         "update_period",
         "error_penalty",
         "ratio_max",
+        "correction_max",
         "outcome_memory",
         "slow_start",
     ],

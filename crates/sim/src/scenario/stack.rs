@@ -104,6 +104,7 @@ fn weighted(fields: &Fields<'_>) -> Result<WeightedConfig, Fault> {
     fields.set("update_period", &mut config.update_period, Node::some_time)?;
     fields.set("error_penalty", &mut config.error_penalty, Node::number)?;
     fields.set("ratio_max", &mut config.ratio_max, Node::number)?;
+    fields.set("correction_max", &mut config.correction_max, Node::number)?;
     fields.set("outcome_memory", &mut config.outcome_memory, Node::duration)?;
     fields.set("slow_start", &mut config.slow_start, slow_start)?;
     Ok(config)

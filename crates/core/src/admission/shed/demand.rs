@@ -35,6 +35,12 @@ const MARGIN_MAX: f64 = 0.25;
 /// just what there is does not come and go.
 const MARGIN_AGAIN: f64 = 0.15;
 
+/// The share of customers who are over is taken over this long at the least: a tick, as it changes
+/// at a stroke…
+const OVER_TAU: Duration = Duration::from_millis(10);
+/// …and over so many requests.
+const OVER_REQUESTS: f64 = 5.0;
+
 /// What is offered.
 #[derive(Debug, Clone)]
 pub(super) struct Demand {
@@ -43,6 +49,10 @@ pub(super) struct Demand {
     long: Rates<LEVELS>,
     lately: Rates<LEVELS>,
     rates: [[f64; LEVELS]; 2],
+    /// All that came in the last moments, and what came of customers who are over.
+    moment: [Rates<LEVELS>; 2],
+    /// The share of each level that keeps within its quota.
+    within: [f64; LEVELS],
     /// The levels that fitted when last looked at.
     fitted: [bool; LEVELS],
 }
@@ -55,12 +65,21 @@ impl Demand {
             long: Rates::new(config.offered_tau, now),
             lately: Rates::new(config.offered_tau_lately, now),
             rates: [[0.0; LEVELS]; 2],
+            moment: core::array::from_fn(|_| Rates::new(OVER_TAU, now)),
+            within: [1.0; LEVELS],
             fitted: [true; LEVELS],
         }
     }
 
-    /// `offered` came since the last call; one request takes the task `one` seconds of its time.
-    pub(super) fn observe(&mut self, offered: &[Cost; LEVELS], one: f64, now: Timestamp) {
+    /// `offered` came since the last call, `over` of it from customers who are over their quota;
+    /// one request takes the task `one` seconds of its time.
+    pub(super) fn observe(
+        &mut self,
+        offered: &[Cost; LEVELS],
+        over: &[Cost; LEVELS],
+        one: f64,
+        now: Timestamp,
+    ) {
         let tau = |least: Duration, requests: f64| {
             let enough = Duration::try_from_secs_f64((requests * one).min(TAU_MAX));
             least.max(enough.unwrap_or_default())
@@ -71,6 +90,16 @@ impl Demand {
             rates.set_tau(taus[i]);
             self.rates[i] = rates.add_since_last(amounts, now);
         }
+        let over = over.map(|cost| cost.as_nanos() as f64);
+        let moment = tau(OVER_TAU, OVER_REQUESTS);
+        let [all, over] = [(0, amounts), (1, over)].map(|(i, amounts)| {
+            self.moment[i].set_tau(moment);
+            self.moment[i].add_since_last(amounts, now)
+        });
+        self.within = core::array::from_fn(|level| {
+            let within = 1.0 - over[level] / all[level];
+            if within.is_nan() { 1.0 } else { within.clamp(0.0, 1.0) }
+        });
     }
 
     /// Per second, lately.
@@ -117,6 +146,14 @@ impl Demand {
             }
         }
         (self.fitted, asked)
+    }
+
+    /// Whether the levels above `level` and those of it who keep within their quotas fit. Some of
+    /// it must be of others, or it is the level that would have to.
+    pub(super) fn within_fits(&self, level: usize, capacity: f64) -> bool {
+        let least: f64 = (level + 1..LEVELS).map(|level| self.least(level)).sum();
+        let within = self.within[level];
+        within < 1.0 && least + self.least(level) * within <= capacity * (1.0 - MARGIN_AGAIN)
     }
 
     /// Nothing is shed any more.

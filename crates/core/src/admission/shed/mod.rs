@@ -21,6 +21,10 @@
 //! shorter: it will get shorter by itself. At the very most some multiple of what should wait may
 //! wait for them as well, so that a surge is limited before it is noticed.
 //!
+//! **Who is over goes first.** A customer who has rested may use at once what it has saved, and
+//! that may be more than there is. Where those of its criticality who keep within their quotas
+//! would fit, they are let in as if the level did, and what is over is cut.
+//!
 //! **Signals that are above their thresholds** know no law of Little. Where they object, what comes
 //! is also thinned out, the lowest levels first, so that what is in flight becomes what goes with
 //! the set point within a horizon:
@@ -80,13 +84,16 @@ const FREE_BELOW: f64 = 0.1;
 /// exponential work on one CPU at 0.7 finds the lowest limit reached four times in ten thousand
 /// (0.7^22), the highest once in a hundred thousand; a surge reaches them in no time.
 const ROOM: [f64; LEVELS] = [4.0, 4.5, 5.0, 6.0];
-/// As long as nothing is shed so much may wait in any case, in seconds: a queue that is gone in two
+/// As long as no level is cut so much may wait in any case, in seconds: a queue that is gone in two
 /// ticks is gone before anything could be done about it. Where requests are short, it is a
 /// fan-out's.
 const ROOM_TIME: f64 = 0.02;
 /// …and while something is shed: lower levels leave the queue short, so that levels which fit do
 /// not come near this.
 const ROOM_SURGE: [f64; LEVELS] = [3.0, 3.5, 4.0, 5.0];
+/// While nothing is cut, customers who are over their quotas may find as much as the level below:
+/// between two levels, so that neither order is upset.
+const ROOM_OVER: [f64; LEVELS] = [3.5, ROOM[0], ROOM[1], ROOM[2]];
 /// Levels are shut while work waits and those above ask for so much of the capacity: they would not
 /// get in, and to be refused by their share is cheapest. The capacity may be misjudged by as much
 /// where rare requests cost a thousand times the usual.
@@ -114,6 +121,8 @@ pub struct Facts {
     pub used: Option<Cost>,
     /// Estimated cost of what came as far as this decision, by criticality, lowest first.
     pub offered: [Cost; LEVELS],
+    /// The part of it that is of customers who have used more than their quota lately.
+    pub over: [Cost; LEVELS],
     /// Estimated cost of what was let in.
     pub admitted: Cost,
     /// How many requests were done.
@@ -136,10 +145,14 @@ pub struct Plan {
     /// How much of all levels together may be in flight, in estimated cost, for one more of each
     /// criticality to be let in. It rises with criticality.
     pub limit: [Cost; LEVELS],
+    /// The same for customers who have used more than their quota lately: no higher.
+    pub limit_over: [Cost; LEVELS],
     /// How much is.
     pub inflight: Cost,
     /// The highest criticality that is refused at times, if any.
     pub cut: Option<Criticality>,
+    /// Estimated cost of what was refused since the last tick, also for want of room in calm.
+    pub refused: Cost,
     /// Whether to ask for degraded answers, by criticality, lowest first.
     pub degrade: [bool; LEVELS],
     /// What the signals and the queue say together.
@@ -158,9 +171,9 @@ impl Plan {
     /// No limits.
     pub const UNLIMITED: [Cost; LEVELS] = [Cost::MAX; LEVELS];
 
-    /// Whether anything is refused.
+    /// Whether anything is refused: because a level is cut, or because a burst found no room.
     pub fn sheds(&self) -> bool {
-        self.cut.is_some()
+        self.cut.is_some() || self.refused > Cost::ZERO
     }
 }
 
@@ -255,7 +268,8 @@ impl Shedder {
         self.flight.observe(facts, free, elapsed, now);
         let (request, cpus) = (self.capacity.request(), self.capacity.cpus());
         let one = request.map_or(0.0, |request| request / cpus);
-        self.demand.observe(&facts.offered, if one.is_finite() { one } else { 0.0 }, now);
+        let one = if one.is_finite() { one } else { 0.0 };
+        self.demand.observe(&facts.offered, &facts.over, one, now);
 
         let known = self.capacity.get(busy, now);
         let queue = match (known, request) {
@@ -270,12 +284,12 @@ impl Shedder {
         self.arm(facts.reading.utilization, reading, queue, capacity);
 
         let tick = elapsed.clamp(Duration::from_millis(1), TICK_MAX).as_secs_f64();
-        let mut limit = match queue {
+        let [mut limit, room_over] = match queue {
             Some(queue) if !facts.dark => {
-                let time = if self.armed[0] { 0.0 } else { ROOM_TIME * capacity / queue.unit };
-                ROOM.map(|most| queue.limit(most.max(time)))
+                let time = ROOM_TIME * capacity / queue.unit;
+                [ROOM, ROOM_OVER].map(|room| room.map(|most| queue.limit(most.max(time))))
             }
-            _ => [f64::INFINITY; LEVELS],
+            _ => [[f64::INFINITY; LEVELS]; 2],
         };
         let shares = if self.armed[0] {
             let done = self.capacity.done(now);
@@ -292,12 +306,28 @@ impl Shedder {
         for level in (0..LEVELS - 1).rev() {
             limit[level] = limit[level].min(limit[level + 1]);
         }
+        let mut limit_over = limit;
+        match (self.cut, queue) {
+            (Some(cut), Some(queue)) if self.demand.within_fits(cut, capacity) => {
+                let above = limit.get(cut + 1).copied().unwrap_or(f64::INFINITY);
+                limit[cut] = limit[cut].max(queue.limit(ROOM[cut]).min(above));
+            }
+            (None, _) => {
+                for (over, room) in limit_over.iter_mut().zip(room_over) {
+                    *over = over.min(room);
+                }
+            }
+            _ => {}
+        }
+        // A task with nothing in flight lets one in, whatever it thinks of itself.
+        let cost = |limit: f64| if limit < 1e18 { nanos(limit.max(1.0)) } else { Cost::MAX };
         Plan {
             levels: Levels::from_shares(shares),
-            // A task with nothing in flight lets one in, whatever it thinks of itself.
-            limit: limit.map(|limit| if limit < 1e18 { nanos(limit.max(1.0)) } else { Cost::MAX }),
+            limit: limit.map(cost),
+            limit_over: limit_over.map(cost),
             inflight: facts.inflight,
             cut: self.cut.map(|level| Criticality::ALL[level]),
+            refused: facts.offered.into_iter().sum::<Cost>() - facts.admitted,
             degrade: self.degrade(reading.utilization.get(), now),
             reading,
             peak: self.peak,

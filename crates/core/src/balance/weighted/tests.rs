@@ -143,6 +143,40 @@ fn a_cold_backend_gets_its_ramp_of_the_mean_and_then_of_its_weight() {
 }
 
 #[test]
+fn a_ramp_ends_at_what_the_backend_says_it_can_do() {
+    // Seconds since it came back, and its weight where warm ones have 200. It reports from the
+    // start, which counts after ten seconds; until then it has its ramp of the mean.
+    for (own, expected) in [
+        (80.0, [(0, 20.0), (5, 50.0), (10, 80.0), (15, 80.0), (30, 80.0)]),
+        (150.0, [(0, 20.0), (5, 50.0), (10, 80.0), (20, 140.0), (30, 150.0)]),
+        (400.0, [(0, 20.0), (5, 50.0), (10, 160.0), (20, 280.0), (30, 400.0)]),
+    ] {
+        let mut policy = reported(WeightedConfig::default(), &[Some(report(100.0, 0.0, 0.5)); 3]);
+        policy.add(BackendId(2), Join::Cold, secs(10));
+        for s in 0..=30 {
+            policy.on_report(BackendId(2), &report(own / 2.0, 0.0, 0.5), secs(10 + s));
+            let weight = found(&mut policy, secs(10 + s))[2];
+            if let Some((_, expected)) = expected.iter().find(|(at, _)| *at == s) {
+                assert!((weight - expected).abs() < 1e-6, "{weight} of {own} after {s} s");
+            }
+        }
+    }
+    // A whole service that comes back: nobody gains by being slow.
+    let mut policy = Weighted::new(WeightedConfig::default()).unwrap();
+    for id in 0..2 {
+        policy.add(BackendId(id), Join::Cold, secs(0));
+    }
+    for s in 0..=20 {
+        for id in 0..2 {
+            let rps = [100.0, 25.0][id as usize];
+            policy.on_report(BackendId(id), &report(rps, 0.0, 0.5), secs(s));
+        }
+    }
+    let weights = found(&mut policy, secs(20));
+    assert!((weights[0] / weights[1] - 4.0).abs() < 1e-9, "{weights:?}");
+}
+
+#[test]
 fn gone_at_once_at_the_gate_too() {
     let mut policy = reported(WeightedConfig::default(), &[Some(report(100.0, 0.0, 0.5)); 4]);
     let gate = policy.gate();
@@ -294,6 +328,8 @@ struct Loop {
     /// What each can do per second.
     speeds: Vec<f64>,
     fails: Vec<bool>,
+    /// Requests a second that each gets from others.
+    elsewhere: Vec<f64>,
     rps: usize,
     now: u64,
 }
@@ -306,7 +342,8 @@ impl Loop {
         }
         let rps = (speeds.iter().sum::<f64>() * load) as usize;
         let (speeds, fails) = (speeds.to_vec(), vec![false; speeds.len()]);
-        Self { policy, lane: None, speeds, fails, rps, now: 0 }
+        let elsewhere = vec![0.0; speeds.len()];
+        Self { policy, lane: None, speeds, fails, elsewhere, rps, now: 0 }
     }
 
     /// One second; the utilizations in it. Failing costs a hundredth of serving.
@@ -332,6 +369,7 @@ impl Loop {
             }
         }
         self.now += 1;
+        counts.iter_mut().zip(&self.elsewhere).for_each(|(count, more)| *count += more);
         for (i, &rps) in counts.iter().enumerate() {
             let (eps, cost) = if self.fails[i] { (rps, 0.01) } else { (0.0, 1.0) };
             let report = report(rps, eps, rps * cost / self.speeds[i]);
@@ -362,7 +400,12 @@ fn utilizations_converge_where_speeds_differ() {
     // One gets a noisy neighbour and is half as fast: back together within some seconds.
     world.speeds[2] = 400.0;
     world.spread(4);
-    assert!(world.spread(5) < 1.05);
+    let soon = world.spread(5);
+    assert!(soon < 1.08, "{soon}");
+    // What the corrections took for lasting is forgotten.
+    world.spread(20);
+    let later = world.spread(5);
+    assert!(later < 1.03, "{later}");
 }
 
 /// In an overload the formula alone makes a task that fails fast draw requests: 240 a second at no
@@ -389,6 +432,21 @@ fn a_task_that_fails_fast_is_no_sinkhole() {
             let spread = world.spread(5);
             assert!(spread < 1.2, "recovered: {spread}");
         }
+    }
+}
+
+/// One of four that can each do 1,000 a second gets 100 from elsewhere. By weight alone each gets
+/// 200 of our 800, as each reports what it can do; levelled, the one gets 125 and the others 225.
+#[test]
+fn what_comes_in_any_case_is_made_up_for() {
+    for (correction_max, spreads) in [(1.0, 1.45..1.55), (2.0, 1.0..1.05)] {
+        let config = WeightedConfig { correction_max, ..WeightedConfig::default() };
+        let mut world = Loop::new(config, &[1_000.0; 4], 0.5);
+        world.elsewhere[0] = 100.0;
+        world.rps = 800;
+        world.spread(60);
+        let spread = world.spread(20);
+        assert!(spreads.contains(&spread), "{spread} with {correction_max}");
     }
 }
 

@@ -117,6 +117,32 @@ fn release_gives_back_and_tolerates_strangers() {
     assert_eq!(resource.next_deadline(), None);
 }
 
+/// A lease that ended while there was no master left its client with the safe capacity: it gets no
+/// less than that, as soon as everybody has had the time to say what they have.
+#[test]
+fn while_it_learns_nobody_is_worse_off_for_having_asked() {
+    // Safe capacity, what the other says it has, and what is granted after 4 s and after 6 s.
+    for (safe, others, early, late) in [
+        (None, 30.0, 0.0, 60.0),
+        (None, 70.0, 0.0, 50.0),
+        (None, 120.0, 0.0, 0.0),
+        (Some(7.0), 70.0, 0.0, 7.0),
+        (Some(-1.0), 70.0, 0.0, 50.0),
+    ] {
+        let mut resource = Resource::new(template(Kind::FairShare, 120.0, safe), at(0), 10);
+        let interval = Duration::from_secs(5);
+        let has = Lease { expiry: at(60), refresh_interval: interval, capacity: others };
+        let other = Request::client(1000.0, 1).with_has(Some(has));
+        assert_eq!(resource.decide("other", &other, at(1)).unwrap().capacity, others);
+        let expired = Lease { expiry: at(0), ..has };
+        let request = Request::client(1000.0, 1).with_has(Some(expired));
+        let mut ask = |secs| resource.decide("expired", &request, at(secs)).unwrap().capacity;
+        assert_eq!((ask(4), ask(6)), (early, late), "{safe:?}, {others}");
+        // And no more for asking again.
+        assert_eq!(ask(7), late, "{safe:?}, {others}");
+    }
+}
+
 #[test]
 fn while_it_learns_everyone_keeps_what_it_has() {
     let elected = at(0);
