@@ -115,7 +115,7 @@ impl Room {
 
     #[inline]
     pub(super) fn touch(&self, criticality: Criticality) -> u64 {
-        let most = self.most[criticality.index()].load(Ordering::Relaxed);
+        let most = self.most[2 * criticality.index()].load(Ordering::Relaxed);
         most ^ self.part.load(Ordering::Relaxed)
     }
 
