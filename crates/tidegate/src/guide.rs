@@ -63,7 +63,8 @@
 /// connections do. It serves axum's routers, and tonic's by `Routes::into_axum_router`.
 ///
 /// ```no_run
-/// # async fn run(task: tidegate::Task, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
+/// # use tidegate::Task;
+/// # async fn run(task: Task, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
 /// let listener = tokio::net::TcpListener::bind("[::]:8080").await?;
 /// tidegate::serve(listener, app.into_make_service()).executor(task.executor().clone()).await?;
 /// # Ok(())
@@ -71,8 +72,8 @@
 /// ```
 ///
 /// Work that a handler starts elsewhere belongs to its request if it is started by
-/// [`tidegate::spawn`](crate::spawn()) or [`tidegate::spawn_blocking`](crate::spawn_blocking): it is
-/// charged for it, and its calls inherit criticality and deadline.
+/// [`tidegate::spawn`](crate::spawn()) or [`tidegate::spawn_blocking`](crate::spawn_blocking): it
+/// is charged for it, and its calls inherit criticality and deadline.
 pub mod serving {}
 
 /// Call others.
@@ -101,9 +102,9 @@ pub mod serving {}
 /// # }
 /// ```
 ///
-/// Do not retry on top of it, nor below it (`reqwest::ClientBuilder::retry`): three tries at each of
-/// three layers are 27. An answer that refuses is handed on as it came; what was not even sent is an
-/// error, and says so:
+/// Do not retry on top of it, nor below it (`reqwest::ClientBuilder::retry`): three tries at each
+/// of three layers are 27. An answer that refuses is handed on as it came; what was not even sent
+/// is an error, and says so:
 ///
 /// ```
 /// use tidegate::client::{BoxError, Throttled};
@@ -142,8 +143,8 @@ pub mod calling {}
 /// # assert_eq!(runtime.block_on(handler()), "CRITICAL");
 /// ```
 ///
-/// Requests that do not say are `CRITICAL`, or what their route is by default. Nobody is believed to
-/// be `CRITICAL_PLUS` who was not granted it by name:
+/// Requests that do not say are `CRITICAL`, or what their route is by default. Nobody is believed
+/// to be `CRITICAL_PLUS` who was not granted it by name:
 ///
 /// ```
 /// use tidegate::{Criticality, Task};
@@ -228,7 +229,8 @@ pub mod degrading {}
 /// let pool = Arc::new(Semaphore::new(50));
 /// let seen = Arc::clone(&pool);
 /// // Forty-five of fifty in use is as full as it should be.
-/// let in_use = signals::from_fn("pool", 45.0, move |_| Some(50.0 - seen.available_permits() as f64));
+/// let in_use = move |_| Some(50.0 - seen.available_permits() as f64);
+/// let in_use = signals::from_fn("pool", 45.0, in_use);
 /// let task = Task::builder("shop").signal(in_use).start()?;
 /// assert!(task.signals().iter().any(|signal| signal.name == "pool"));
 /// # Ok::<(), tidegate::task::BuildError>(())
@@ -251,7 +253,8 @@ pub mod signals {}
 /// use tidegate::life::{Life, LifeConfig};
 ///
 /// # async fn fill_caches() -> Result<(), std::io::Error> { Ok(()) }
-/// # async fn run(task: tidegate::Task, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
+/// # use tidegate::Task;
+/// # async fn run(task: Task, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
 /// let life = Life::with_gate(LifeConfig::default(), Clock::monotonic(), task.gate().clone());
 /// life.stop_on_signals()?;
 /// // /livez and /readyz, and gRPC's by `Health::grpc`.
@@ -279,9 +282,11 @@ pub mod leaving {}
 ///   `observe` for OpenTelemetry, [`Task::snapshot`](crate::Task::snapshot) for anything else.
 /// - **Spans**: with the feature `tracing` each request has a span with what was decided, and each
 ///   refusal is an event, at the level of debugging and with the target `tidegate`.
-/// - **Events**: [`Task::events`](crate::Task::events) has the last changes (began to shed, and why)
+/// - **Events**: [`Task::events`](crate::Task::events) has the last changes (began to shed, and
+///   why)
 ///   and a sample of refusals; find one by the number in its `x-tidegate-decision`.
-/// - **Load reports** go out with answers whose callers ask for them; see [`report`](crate::report).
+/// - **Load reports** go out with answers whose callers ask for them; see
+///   [`report`](crate::report).
 ///
 /// | look at | it should | if not |
 /// |---|---|---|

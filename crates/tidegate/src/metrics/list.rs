@@ -66,7 +66,7 @@ impl Metric {
 /// Every metric.
 #[rustfmt::skip]
 pub(super) static METRICS: [Metric; 22] = [
-    Metric::new("tidegate_requests", Unit::Events("request"), "Requests by what was decided about them",
+    Metric::new("tidegate_requests", Unit::Events("request"), "Requests by what was decided",
         Read::Counter(requests)).by(&["criticality", "decision", "reason"]),
     Metric::new("tidegate_attempts", Unit::Events("request"), "Requests by which try they are",
         Read::Counter(attempts)).by(&["attempt"]),
@@ -117,7 +117,7 @@ pub(super) static METRICS: [Metric; 22] = [
         .by(&["customer", "criticality"]),
     Metric::new("tidegate_sampler_ticks", Unit::Events("tick"), "Looks at the signals",
         Read::Counter(|s, rows| rows(&[], s.ticks))),
-    Metric::new("tidegate_sampler_late_ticks", Unit::Events("tick"), "Looks that were late by a whole tick",
+    Metric::new("tidegate_sampler_late_ticks", Unit::Events("tick"), "Looks late by a whole tick",
         Read::Counter(|s, rows| rows(&[], s.ticks_late))),
     Metric::new("tidegate_sampler_panics", Unit::Events("panic"), "Looks that panicked",
         Read::Counter(|s, rows| rows(&[], s.ticks_panicked))),
