@@ -136,8 +136,8 @@ fn is_there(tool: Tool) -> bool {
         Tool::Wrk | Tool::H2load | Tool::Oha => tool.name(),
         Tool::Tidegate | Tool::TidegateAtRate => return true,
     };
-    let output = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    output.status().is_ok()
+    let mut command = Command::new(name);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
 impl Contender {

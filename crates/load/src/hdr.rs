@@ -84,7 +84,7 @@ fn percentiles(histogram: &Histogram<u64>, out: &mut impl Write) -> io::Result<(
     writeln!(out, "#[Mean    = {mean:12.3}, StdDeviation   = {deviation:12.3}]")?;
     let (max, total) = (histogram.max() as f64 / MILLI, histogram.len());
     writeln!(out, "#[Max     = {max:12.3}, Total count    = {total:12}]")?;
-    let buckets = (64 - histogram.high().leading_zeros()).saturating_sub(10);
+    let buckets = histogram.buckets();
     writeln!(out, "#[Buckets = {buckets:12}, SubBuckets     = {:12}]", 2_048)
 }
 

@@ -32,6 +32,7 @@ Exit code 0 if something ended well, 1 if nothing did, 2 if the plan was refused
 /// What the user may choose.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Options {
     /// Whom to ask: scheme, host, port and path. Only this machine, unless --allow-remote
     #[arg(value_name = "URL", required_unless_present = "plan")]
@@ -124,7 +125,7 @@ pub(crate) struct Options {
     /// Print one JSON object instead of text
     #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
-    /// Write the histogram of latencies: percentiles (.hgrm), or an HdrHistogram log (.hlog)
+    /// Write the histogram of latencies: percentiles (.hgrm), or a log of V2 histograms (.hlog)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) histogram: Option<PathBuf>,
     /// No progress on the terminal

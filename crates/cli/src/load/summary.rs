@@ -21,9 +21,12 @@ pub(super) fn text(plan: &Plan, report: &Report, colours: bool) -> String {
     let early = if report.ended_early { ", ended early" } else { "" };
     line!(
         out,
-        "  {}, {} arrivals, {seconds:.1} s{early}, retry {}, throttle {}",
+        "  {}, {}, {seconds:.1} s{early}, retry {}, throttle {}",
         report.protocol,
-        report.arrivals,
+        match report.arrivals {
+            "closed" => "closed loop".to_owned(),
+            spacing => format!("{spacing} arrivals"),
+        },
         report.retry,
         if report.throttle { "on" } else { "off" },
     );
@@ -120,12 +123,12 @@ fn levels(out: &mut String, report: &Report, bold: &str, plain: &str) {
         let (p50, p99) = latency_ms.map_or(("-".to_owned(), "-".to_owned()), |spans| {
             (number(spans.p50), number(spans.p99))
         });
-        let mut answers = list(&fates.statuses);
-        for (counts, before) in [(&fates.reasons, "; "), (&fates.errors, "; ")] {
-            if !counts.is_empty() {
-                _ = write!(answers, "{before}{}", list(counts));
-            }
-        }
+        let answers: Vec<String> = [&fates.statuses, &fates.reasons, &fates.errors]
+            .into_iter()
+            .filter(|counts| !counts.is_empty())
+            .map(list)
+            .collect();
+        let answers = answers.join("; ");
         let success = 100.0 * success;
         line!(
             out,
@@ -160,8 +163,11 @@ fn generator(out: &mut String, plan: &Plan, report: &Report, bold: &str, plain: 
             "  closed loop: what slow answers kept from being asked is not in these figures"
         );
     }
-    if generator.busiest > 0.9 && !matches!(plan.course.load, Load::Closed { .. }) {
+    let open = !matches!(plan.course.load, Load::Closed { .. });
+    if open && generator.busiest > 0.9 {
         line!(out, "  a thread was busy most of the time: give it more --threads, or less to do");
+    } else if open && !generator.kept_schedule && report.total.not_sent.is_empty() {
+        line!(out, "  it had little to do and was late: something else has this machine's CPUs");
     }
     line!(out, "  seed {}: the same again with --seed {}", report.seed, report.seed);
 }

