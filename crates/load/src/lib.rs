@@ -1,13 +1,13 @@
 //! Load that does not wait for answers.
 //!
 //! A generator that sends the next request when the last one is answered slows down with the server
-//! and never sees what its callers would: that is coordinated omission. Here requests start at times
-//! that were drawn beforehand from a seed ([`schedule`]), latency counts from then, and what could
-//! not be sent is counted ([`stats`]).
+//! and never sees what its callers would: that is coordinated omission. Here requests start at
+//! times that were drawn beforehand from a seed ([`schedule`]), latency counts from then, and what
+//! could not be sent is counted ([`stats`]).
 //!
 //! It speaks HTTP/1.1, HTTP/2 and unary gRPC, plain and over TLS, with tidegate's headers: requests
-//! have a criticality, a customer, a deadline ([`mix`]). Callers retry not at all, as naive ones do,
-//! or within a budget, and may throttle themselves, by the very controllers of `tidegate-core`.
+//! have a criticality, a customer, a deadline ([`mix`]). Callers retry not at all, as naive ones
+//! do, or within a budget, and may throttle themselves, by the very controllers of `tidegate-core`.
 //!
 //! ```no_run
 //! use std::time::Duration;

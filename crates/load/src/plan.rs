@@ -73,8 +73,8 @@ pub enum Retry {
     /// Nothing.
     #[default]
     None,
-    /// So many attempts in all, at once, whatever the failure was and whatever the server said. Each
-    /// attempt waits for as long as the first: this is what makes storms.
+    /// So many attempts in all, at once, whatever the failure was and whatever the server said.
+    /// Each attempt waits for as long as the first: this is what makes storms.
     Naive(NonZeroU32),
     /// As tidegate's own clients do: at most three attempts, at most a tenth of all requests,
     /// and never against the server's advice.
@@ -131,8 +131,8 @@ pub enum Load {
         /// How they lie around what is expected.
         spacing: Spacing,
     },
-    /// Each connection, or stream of one, asks again as soon as it is answered. For finding out what
-    /// a server can do; its latencies leave out what slow answers keep from being asked.
+    /// Each connection, or stream of one, asks again as soon as it is answered. For finding out
+    /// what a server can do; its latencies leave out what slow answers keep from being asked.
     Closed {
         /// For how long.
         duration: Duration,

@@ -1,9 +1,9 @@
 //! Where the load goes, and where it must not.
 //!
-//! A load generator is a weapon when it is pointed at the wrong address. So a name is resolved once,
-//! before anything starts, and every address of it has to be of this machine's own loopback, unless
-//! the user has said that remote is meant. Connections are made to those very addresses: a name
-//! that means another machine a minute later changes nothing.
+//! A load generator is a weapon when it is pointed at the wrong address. So a name is resolved
+//! once, before anything starts, and every address of it has to be of this machine's own loopback,
+//! unless the user has said that remote is meant. Connections are made to those very addresses: a
+//! name that means another machine a minute later changes nothing.
 
 use crate::text::Unreadable;
 use http::Uri;

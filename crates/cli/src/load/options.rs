@@ -27,7 +27,7 @@ Examples:
   tidegate load https://localhost:8443/pkg.Service/Method --protocol grpc --body @message.bin \\
     --cacert ca.pem --mix 'customer=team-{1..50}'
 
-Exit code 0 if something ended well, 1 if nothing did, 2 if the plan was refused: nothing is sent then.";
+Exit code 0 if something ended well, 1 if nothing did, 2 if the plan was refused and nothing sent.";
 
 /// What the user may choose.
 #[derive(Debug, clap::Args)]

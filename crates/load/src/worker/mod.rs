@@ -74,8 +74,8 @@ pub(crate) enum Told {
     },
 }
 
-/// After how many polls of tasks the runtime looks for what has arrived, and with that for the time:
-/// 61 by default, which at ten microseconds each is more than half a millisecond late.
+/// After how many polls of tasks the runtime looks for what has arrived, and with that for the
+/// time: 61 by default, which at ten microseconds each is more than half a millisecond late.
 const EVENTS: u32 = 16;
 
 /// How long a run that was ended waits for answers.
