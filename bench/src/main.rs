@@ -8,6 +8,7 @@ mod admission;
 mod controllers;
 mod decisions;
 mod library;
+mod load;
 mod measure;
 mod metering;
 mod overload;
@@ -38,6 +39,14 @@ enum Command {
     Controllers(controllers::Options),
     /// What the layer costs a server that does nothing else.
     Library(library::Options),
+    /// What a request costs the load generator, beside wrk, h2load and oha.
+    Load(load::Options),
+    /// The generator of `load`.
+    #[command(hide = true)]
+    LoadGenerator(load::GeneratorOptions),
+    /// The server of `load`.
+    #[command(hide = true)]
+    LoadServer(load::ServerOptions),
     /// What metering a poll costs, and how near it comes to the thread's CPU clock.
     Metering(metering::Options),
     /// A real server beside its peers, offered up to ten times what it can do.
@@ -54,6 +63,9 @@ fn main() -> Outcome {
         Command::Decisions(options) => decisions::run(&options),
         Command::Controllers(options) => controllers::run(&options)?,
         Command::Library(options) => library::run(&options)?,
+        Command::Load(options) => load::run(&options)?,
+        Command::LoadGenerator(options) => load::generate(&options)?,
+        Command::LoadServer(options) => load::serve(&options)?,
         Command::Metering(options) => metering::run(&options),
         Command::Overload(options) => overload::run(&options)?,
         Command::OverloadServer(options) => overload::server::serve(&options)?,

@@ -1,6 +1,7 @@
 //! The command line of tidegate.
 
 mod demo;
+mod load;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +25,11 @@ enum Command {
     /// Runs in virtual time: the decisions are those of tidegate-core, the machine and its callers
     /// are simulated. The same arguments print the same bytes.
     Demo(demo::Options),
+    /// Offer a server load that does not wait for answers, and say what came of it
+    ///
+    /// Speaks HTTP/1.1, HTTP/2 and gRPC. Requests start at times that were drawn beforehand, and
+    /// latency counts from then: a server that stalls is seen to stall.
+    Load(Box<load::Options>),
     /// Run scenarios in virtual time and check that they show what they should
     ///
     /// A scenario is a YAML file that tells a story of overload and names what must come of it.
@@ -57,6 +63,7 @@ struct Failure {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options).map(Ending::from),
+        Command::Load(options) => load::run(&options),
         Command::Sim(options) => sim::run(&options),
     };
     match outcome.and_then(|ending| print(&ending.out).map(|()| ending)) {
