@@ -523,6 +523,8 @@ fn difference(a: u64, b: u64) -> u64 {
 pub struct Seen {
     /// What the signals say.
     pub reading: Reading,
+    /// What those say that are not of the CPU.
+    pub beyond_cpu: Reading,
     /// Running or ready to run per CPU at this moment.
     pub load: Option<f64>,
     /// The least of it since the last tick.
@@ -532,9 +534,16 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Nothing but what the signals say.
+    /// Nothing but what the signals say; all of them may be of anything.
     pub const fn new(reading: Reading) -> Self {
-        Self { reading, load: None, load_least: None, used: None }
+        Self { reading, beyond_cpu: reading, load: None, load_least: None, used: None }
+    }
+
+    /// Signals that are not of the CPU say this.
+    #[must_use]
+    pub const fn beyond_cpu(mut self, reading: Reading) -> Self {
+        self.beyond_cpu = reading;
+        self
     }
 
     /// So many are running or ready to run per CPU at this moment. What is no number is not known.
@@ -606,13 +615,14 @@ impl Controller {
     /// Looks at the counts and at what was seen, and tells the gate what to do. Call it every few
     /// milliseconds, off the request path.
     pub fn tick(&mut self, gate: &AdmissionGate, seen: impl Into<Seen>, now: Timestamp) -> Plan {
-        let Seen { reading, load, load_least, used } = seen.into();
+        let Seen { reading, beyond_cpu, load, load_least, used } = seen.into();
         let counts = gate.totals();
         let last = core::mem::replace(&mut self.last, counts);
         let since = |line, cell| difference(counts.at(line, cell), last.at(line, cell));
         let cost_since = |line, cell| Cost::from_nanos(since(line, cell));
         let facts = Facts {
             reading,
+            beyond_cpu,
             load,
             load_least,
             used,

@@ -46,6 +46,7 @@ fn hold(
         *now += TICK;
         let facts = Facts {
             reading: reading(utilization),
+            beyond_cpu: reading(utilization),
             load: None,
             load_least: None,
             used: None,
@@ -91,6 +92,8 @@ struct Machine {
     hung: u64,
     /// Whether the controller is told of CPUs and load, as it is by a real task.
     told: bool,
+    /// Whether all signals are of the CPU.
+    of_cpu: bool,
     /// Part of a request that has come, by level.
     coming: [f64; 4],
 }
@@ -114,6 +117,7 @@ impl Machine {
             running: Vec::new(),
             hung: 0,
             told: false,
+            of_cpu: false,
             coming: [0.0; 4],
         }
     }
@@ -171,6 +175,7 @@ impl Machine {
         let plan = self.shedder.tick(
             &Facts {
                 reading: reading(utilization),
+                beyond_cpu: reading(if self.of_cpu { 0.0 } else { utilization }),
                 load: self.told.then_some(load),
                 load_least: self.told.then_some(load),
                 used: self.told.then_some(cost(done)),
@@ -406,6 +411,20 @@ fn a_level_is_touched_only_from_its_threshold_on() {
             (Timestamp::ZERO, Shedder::new(ShedConfig::default(), Timestamp::ZERO));
         let plan = hold(&mut shedder, &mut now, 300, utilization, offered, 0.5);
         assert_eq!(plan.cut, touched, "{utilization}");
+    }
+}
+
+#[test]
+fn what_fits_is_served_however_short_others_make_the_cpu() {
+    // Lowest first, and twice too much in all. Signals of the CPU, such as the time that threads
+    // wait for one, stand at three times their targets because of somebody else.
+    let offered = [15.0, 3.0, 1.0, 1.0];
+    for (of_cpu, served) in [(true, 0.99..1.01), (false, 0.0..0.5)] {
+        let mut machine = Machine { of_cpu, ..Machine::told(10) };
+        machine.run(9_000, 3.0, offered);
+        let got = machine.run(1_000, 3.0, offered);
+        assert!(served.contains(&got[3]), "{got:?}, of the CPU: {of_cpu}");
+        assert!(got[0] < 6.0, "{got:?}");
     }
 }
 

@@ -55,13 +55,14 @@ pub struct Signal {
     target: f64,
     weight: f64,
     role: Role,
+    of_cpu: bool,
 }
 
 impl Signal {
     /// A leading signal called `name` which should not exceed `target`.
     pub fn new(name: impl Into<String>, target: f64) -> Result<Self, InvalidNumber> {
         if target.is_finite() && target > 0.0 {
-            Ok(Self { name: name.into(), target, weight: 1.0, role: Role::Leading })
+            Ok(Self { name: name.into(), target, weight: 1.0, role: Role::Leading, of_cpu: false })
         } else {
             Err(InvalidNumber::new("a signal's target", "more than zero, and finite", target))
         }
@@ -71,6 +72,13 @@ impl Signal {
     #[must_use]
     pub fn role(mut self, role: Role) -> Self {
         self.role = role;
+        self
+    }
+
+    /// It tells how short the CPU is, as what waits for it does: see [`Signals::beyond_cpu`].
+    #[must_use]
+    pub const fn of_cpu(mut self, of_cpu: bool) -> Self {
+        self.of_cpu = of_cpu;
         self
     }
 
@@ -190,6 +198,17 @@ impl Signals {
 
     /// What they say together.
     pub fn reading(&self, now: Timestamp) -> Reading {
+        self.reading_of(now, |_| true)
+    }
+
+    /// What those say together that are not of the CPU. Where it is known what the CPUs are capable
+    /// of, requests that fit are not too many for them, however short others make them; but they
+    /// may be too many for a memory or a pool.
+    pub fn beyond_cpu(&self, now: Timestamp) -> Reading {
+        self.reading_of(now, |signal| !signal.of_cpu)
+    }
+
+    fn reading_of(&self, now: Timestamp, counts: impl Fn(&Signal) -> bool) -> Reading {
         let fresh = |role: Role| {
             self.signals.iter().enumerate().filter_map(move |(i, (signal, heard))| {
                 let heard = heard.filter(|h| now.since(h.at) <= Self::STALE_AFTER)?;
@@ -198,7 +217,8 @@ impl Signals {
         };
         let leading = fresh(Role::Leading).map(|(_, _, heard)| heard.level).fold(0.0, f64::max);
         let voices = fresh(Role::Leading)
-            .chain(fresh(Role::Confirming).filter(move |_| leading >= self.confirm_from));
+            .chain(fresh(Role::Confirming).filter(move |_| leading >= self.confirm_from))
+            .filter(|(_, signal, _)| counts(signal));
         match self.combine {
             Combine::Highest => voices
                 .fold(None, |best: Option<(usize, Heard)>, (i, _, heard)| match best {

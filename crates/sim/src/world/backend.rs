@@ -304,7 +304,8 @@ impl Backend {
         let used = Cost::from_nanos((used * 1e9) as u64);
         let least = core::mem::replace(&mut self.active_least, active as u32);
         let least = f64::from(least) / self.spec.cores;
-        let seen = Seen::new(signals.reading(now)).load(instant).load_least(least).used(used);
+        let seen = Seen::new(signals.reading(now)).beyond_cpu(signals.beyond_cpu(now));
+        let seen = seen.load(instant).load_least(least).used(used);
         let plan = control.controller.tick(lane.gate(), seen, now);
         (report, Some(Look { at: now, backend: number, load, plan }))
     }
@@ -325,11 +326,12 @@ impl Protection {
         gate.set_dark(admission.dark);
         let mut signals = Signals::new(Combine::Highest);
         let load_signal = signals
-            .register(Signal::new("executor_load", admission.load_target)?)
+            .register(Signal::new("executor_load", admission.load_target)?.of_cpu(true))
             .unwrap_or(SignalId::COMBINED);
         let mut cpu = None;
         if let Some(target) = admission.cpu_target {
-            let signal = signals.register(Signal::new("cpu", target)?.role(Role::Confirming));
+            let signal = Signal::new("cpu", target)?.role(Role::Confirming).of_cpu(true);
+            let signal = signals.register(signal);
             let slope = Slope::new(CPU_TAU, task.cores)?;
             cpu = signal.map(|signal| (signal, slope));
         }

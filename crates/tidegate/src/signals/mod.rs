@@ -72,6 +72,12 @@ pub trait Signal: Send {
         Role::Leading
     }
 
+    /// Whether it tells how short the CPU is. Requests that fit into what the CPUs are seen to be
+    /// capable of are not refused for its sake.
+    fn is_of_cpu(&self) -> bool {
+        false
+    }
+
     /// Its weight, where signals are summed.
     fn weight(&self) -> f64 {
         1.0
@@ -103,6 +109,9 @@ impl<S: Signal + ?Sized> Signal for Box<S> {
     }
     fn role(&self) -> Role {
         (**self).role()
+    }
+    fn is_of_cpu(&self) -> bool {
+        (**self).is_of_cpu()
     }
     fn weight(&self) -> f64 {
         (**self).weight()

@@ -183,8 +183,8 @@ impl Sampler {
             let (load, delay) = (self.load_target, self.delay_target.as_secs_f64());
             let tau = LoadAverage::TAU_DEFAULT;
             Some(Executors {
-                load_id: registry.add("executor_load", load, Role::Leading, 1.0)?,
-                delay_id: registry.add("wake_delay", delay, Role::Leading, 1.0)?,
+                load_id: registry.add("executor_load", load, Role::Leading, 1.0, true)?,
+                delay_id: registry.add("wake_delay", delay, Role::Leading, 1.0, true)?,
                 watches: self.watches,
                 average: LoadAverage::new(tau, 1.0, now)?,
                 delay: Average::starting_at(tau, 0.0, now),
@@ -193,7 +193,7 @@ impl Sampler {
         let mut sources = Vec::with_capacity(self.signals.len());
         for signal in self.signals {
             let (target, role, weight) = (signal.target(), signal.role(), signal.weight());
-            let id = registry.add(signal.name(), target, role, weight)?;
+            let id = registry.add(signal.name(), target, role, weight, signal.is_of_cpu())?;
             let period = signal.period();
             sources.push(Source { signal: Some(signal), id, period, due: now });
         }
@@ -241,8 +241,10 @@ impl Registry {
         target: f64,
         role: Role,
         weight: f64,
+        of_cpu: bool,
     ) -> Result<SignalId, StartError> {
-        let described = signal::Signal::new(name, target)?.role(role).weight(weight)?;
+        let described = signal::Signal::new(name, target)?.role(role).of_cpu(of_cpu);
+        let described = described.weight(weight)?;
         let too_many = || StartError::TooMany { name: name.to_owned() };
         let id = self.signals.register(described).ok_or_else(too_many)?;
         let (name, last, trouble, dead) = (name.to_owned(), None, None, false);

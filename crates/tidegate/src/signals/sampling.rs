@@ -123,7 +123,8 @@ impl Sampling {
             self.sample(index, now);
         }
         let load = self.load(now);
-        let mut seen = Seen::new(self.signals.reading(now));
+        let mut seen =
+            Seen::new(self.signals.reading(now)).beyond_cpu(self.signals.beyond_cpu(now));
         if let Some(load) = load {
             seen = seen.load(load.active as f64 / self.cpus);
             if let Some(least) = load.least {

@@ -113,6 +113,8 @@ const DEGRADE_HOLD: Duration = Duration::from_secs(1);
 pub struct Facts {
     /// What the signals say.
     pub reading: Reading,
+    /// What those say that are not of the CPU.
+    pub beyond_cpu: Reading,
     /// Running or ready to run per CPU at this moment, where somebody counts.
     pub load: Option<f64>,
     /// The least of it since the last tick.
@@ -182,6 +184,8 @@ impl Plan {
 struct Look {
     capacity: f64,
     queue: Option<Queue>,
+    /// What signals say of which it is not known what they can take.
+    signals: Reading,
     busy: bool,
     /// What gets done per second.
     done: f64,
@@ -281,7 +285,8 @@ impl Shedder {
         self.waiting = queue.map_or(0.0, |queue| queue.instant);
         let capacity = known.unwrap_or_else(|| self.capacity.done(now));
         let reading = reading(facts.reading, queue);
-        self.arm(facts.reading.utilization, reading, queue, capacity);
+        let signals = if queue.is_some() { facts.beyond_cpu } else { facts.reading };
+        self.arm(signals.utilization, reading, queue, capacity);
 
         let tick = elapsed.clamp(Duration::from_millis(1), TICK_MAX).as_secs_f64();
         let [mut limit, room_over] = match queue {
@@ -293,7 +298,7 @@ impl Shedder {
         };
         let shares = if self.armed[0] {
             let done = self.capacity.done(now);
-            let look = Look { capacity, queue, busy, done, tick };
+            let look = Look { capacity, queue, signals, busy, done, tick };
             self.shed(facts, look, &mut limit)
         } else {
             self.boost = 1.0;
@@ -370,11 +375,11 @@ impl Shedder {
     /// How much may be in flight for each level, and the share of each to let in.
     fn shed(&mut self, facts: &Facts, look: Look, limit: &mut [f64; LEVELS]) -> [f64; LEVELS] {
         let capacity = look.capacity;
-        let waiting = facts.reading.instant.get() / self.set_point();
+        let waiting = look.signals.instant.get() / self.set_point();
         let waiting = if self.by_signals { self.waiting.max(waiting) } else { self.waiting };
         let (mut fits, mut asked) = self.demand.fits(capacity, waiting);
         // What fits into the CPUs may be too much for what the signals measure.
-        let signals = facts.reading.utilization.get();
+        let signals = look.signals.utilization.get();
         if self.by_signals && signals >= self.config.thresholds[0] {
             for (fits, threshold) in fits.iter_mut().zip(self.config.thresholds) {
                 *fits &= signals < threshold;

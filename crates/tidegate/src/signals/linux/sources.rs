@@ -142,6 +142,9 @@ impl Signal for CpuTime {
     fn role(&self) -> Role {
         Role::Confirming
     }
+    fn is_of_cpu(&self) -> bool {
+        true
+    }
     fn period(&self) -> Duration {
         PERIOD
     }
@@ -249,6 +252,9 @@ impl Signal for RunDelay {
     fn role(&self) -> Role {
         Role::Confirming
     }
+    fn is_of_cpu(&self) -> bool {
+        true
+    }
     fn period(&self) -> Duration {
         PERIOD
     }
@@ -300,6 +306,9 @@ impl Signal for Pressure {
     }
     fn role(&self) -> Role {
         Role::Confirming
+    }
+    fn is_of_cpu(&self) -> bool {
+        true
     }
     fn period(&self) -> Duration {
         PERIOD
@@ -353,6 +362,9 @@ impl Signal for Throttled {
     }
     fn role(&self) -> Role {
         Role::Confirming
+    }
+    fn is_of_cpu(&self) -> bool {
+        true
     }
     fn period(&self) -> Duration {
         PERIOD
