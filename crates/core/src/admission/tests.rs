@@ -94,6 +94,8 @@ struct Machine {
     told: bool,
     /// Whether all signals are of the CPU.
     of_cpu: bool,
+    /// How many times longer a request takes than it costs, as others use the CPUs, too.
+    slow: u32,
     /// Part of a request that has come, by level.
     coming: [f64; 4],
 }
@@ -118,6 +120,7 @@ impl Machine {
             hung: 0,
             told: false,
             of_cpu: false,
+            slow: 1,
             coming: [0.0; 4],
         }
     }
@@ -161,7 +164,7 @@ impl Machine {
             }
             while self.waiting > 0 && self.running.len() < self.cpus {
                 self.waiting -= 1;
-                self.running.push(STEPS_EACH);
+                self.running.push(STEPS_EACH * self.slow);
             }
             let before = self.running.len();
             self.running.iter_mut().for_each(|left| *left -= 1);
@@ -426,6 +429,18 @@ fn what_fits_is_served_however_short_others_make_the_cpu() {
         assert!(served.contains(&got[3]), "{got:?}, of the CPU: {of_cpu}");
         assert!(got[0] < 6.0, "{got:?}");
     }
+}
+
+#[test]
+fn what_fits_is_served_where_others_leave_next_to_nothing_of_the_cpu() {
+    // A fiftieth of a CPU is left: 20 requests a second. A thousand come that may be shed, and five
+    // that must not.
+    let mut machine = Machine { of_cpu: true, slow: 50, ..Machine::told(1) };
+    let offered = [1.0, 0.0, 0.0, 0.005];
+    machine.run(500, 3.0, offered);
+    let got = machine.run(6_000, 3.0, offered);
+    assert!(got[3] > 0.95 * offered[3], "{got:?}");
+    assert!(got[0] > 0.5 * (0.02 - offered[3]), "{got:?}");
 }
 
 #[test]

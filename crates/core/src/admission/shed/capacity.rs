@@ -120,6 +120,12 @@ impl Capacity {
         (mean.is_finite() && mean > 0.0).then_some(mean)
     }
 
+    /// What was estimated for a request, in nanoseconds; nothing before the first is done.
+    pub(super) fn estimate(&self) -> f64 {
+        let mean = self.means[0] / self.means[2];
+        if mean.is_finite() { mean } else { 0.0 }
+    }
+
     /// CPUs, as far as they are known: those of the configuration, or those that were kept busy.
     pub(super) fn cpus(&mut self) -> f64 {
         let most = self.most.unwrap_or_else(|| self.done_busy.per_second(self.busy_clock));

@@ -94,6 +94,11 @@ const ROOM_SURGE: [f64; LEVELS] = [3.0, 3.5, 4.0, 5.0];
 /// While nothing is cut, customers who are over their quotas may find as much as the level below:
 /// between two levels, so that neither order is upset.
 const ROOM_OVER: [f64; LEVELS] = [3.5, ROOM[0], ROOM[1], ROOM[2]];
+/// So many requests may be in flight however little the task is capable of. Where less than one may,
+/// each level gets in whenever nothing is in flight, and who comes most often comes first. So one
+/// of a lower level is no reason to refuse one of the two highest, and three are none to refuse
+/// what matters most.
+const ROOM_MIN: [f64; LEVELS] = [0.0, 1.0, 2.0, 4.0];
 /// Levels are shut while work waits and those above ask for so much of the capacity: they would not
 /// get in, and to be refused by their share is cheapest. The capacity may be misjudged by as much
 /// where rare requests cost a thousand times the usual.
@@ -202,7 +207,10 @@ pub struct Shedder {
     flight: Flight,
     /// The levels whose thresholds were reached and that may be cut.
     armed: [bool; LEVELS],
-    /// Whether it was the signals that reached them.
+    /// Whether signals have reached the lowest threshold since: those that are not of the CPU, and
+    /// all of them.
+    high: [bool; 2],
+    /// Whether it is signals that tell how much may come, and not the queue alone.
     by_signals: bool,
     /// The highest utilization since the lowest level was armed.
     peak: Utilization,
@@ -228,6 +236,7 @@ impl Shedder {
             flight: Flight::new(&config, now),
             config,
             armed: [false; LEVELS],
+            high: [false; 2],
             by_signals: false,
             peak: Utilization::ZERO,
             cut: None,
@@ -254,7 +263,8 @@ impl Shedder {
         } else {
             let fresh = Self::new(config, self.last);
             let before = core::mem::replace(self, fresh);
-            (self.armed, self.by_signals) = (before.armed, before.by_signals);
+            (self.armed, self.high) = (before.armed, before.high);
+            self.by_signals = before.by_signals;
             (self.peak, self.cut) = (before.peak, before.cut);
             self.degrade_until = before.degrade_until;
         }
@@ -285,8 +295,8 @@ impl Shedder {
         self.waiting = queue.map_or(0.0, |queue| queue.instant);
         let capacity = known.unwrap_or_else(|| self.capacity.done(now));
         let reading = reading(facts.reading, queue);
+        self.arm(facts, reading, queue, capacity);
         let signals = if queue.is_some() { facts.beyond_cpu } else { facts.reading };
-        self.arm(signals.utilization, reading, queue, capacity);
 
         let tick = elapsed.clamp(Duration::from_millis(1), TICK_MAX).as_secs_f64();
         let [mut limit, room_over] = match queue {
@@ -302,12 +312,15 @@ impl Shedder {
             self.shed(facts, look, &mut limit)
         } else {
             self.boost = 1.0;
-            self.by_signals = false;
+            (self.high, self.by_signals) = ([false; 2], false);
             self.demand.reset();
             self.cut = None;
             self.trickle(facts, tick, &mut limit);
             [1.0; LEVELS]
         };
+        for (limit, least) in limit.iter_mut().zip(ROOM_MIN) {
+            *limit = limit.max(least * self.capacity.estimate());
+        }
         for level in (0..LEVELS - 1).rev() {
             limit[level] = limit[level].min(limit[level + 1]);
         }
@@ -355,7 +368,7 @@ impl Shedder {
         (busy, !busy && (self.waiting < FREE_BELOW || self.boost > 1.0 + GROWTH))
     }
 
-    fn arm(&mut self, signals: Utilization, reading: Reading, queue: Option<Queue>, capacity: f64) {
+    fn arm(&mut self, facts: &Facts, reading: Reading, queue: Option<Queue>, capacity: f64) {
         let was_calm = !self.armed[0];
         let thresholds = self.config.thresholds;
         // A surge that is plain need not be averaged.
@@ -367,7 +380,10 @@ impl Shedder {
         for (armed, threshold) in self.armed.iter_mut().zip(thresholds) {
             *armed |= utilization >= threshold;
         }
-        self.by_signals |= signals.get() >= thresholds[0];
+        for (high, signals) in self.high.iter_mut().zip([facts.beyond_cpu, facts.reading]) {
+            *high |= signals.utilization.get() >= thresholds[0];
+        }
+        self.by_signals = self.high[usize::from(queue.is_none())];
         let utilization = Utilization::new(utilization).unwrap_or(reading.utilization);
         self.peak = if was_calm { utilization } else { self.peak.max(utilization) };
     }
