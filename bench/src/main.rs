@@ -7,6 +7,7 @@
 mod admission;
 mod controllers;
 mod decisions;
+mod inside;
 mod library;
 mod measure;
 mod metering;
@@ -36,6 +37,8 @@ enum Command {
     Decisions(decisions::Options),
     /// Admission controllers beside each other, in virtual time.
     Controllers(controllers::Options),
+    /// Answers requests in one process without sockets, for profilers to count.
+    Inside(inside::Options),
     /// What the layer costs a server that does nothing else.
     Library(library::Options),
     /// What metering a poll costs, and how near it comes to the thread's CPU clock.
@@ -53,6 +56,7 @@ fn main() -> Outcome {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
         Command::Controllers(options) => controllers::run(&options)?,
+        Command::Inside(options) => inside::run(&options)?,
         Command::Library(options) => library::run(&options)?,
         Command::Metering(options) => metering::run(&options),
         Command::Overload(options) => overload::run(&options)?,
