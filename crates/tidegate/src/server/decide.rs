@@ -31,8 +31,8 @@ pub(super) fn decide<B>(
 ) -> Verdict {
     let (inner, headers) = (&task.inner, request.headers());
     let now = inner.clock.now();
-    let protocol = Protocol::of(headers);
-    let mut incoming = Incoming::read(headers, protocol);
+    let mut incoming = Incoming::of(headers);
+    let protocol = incoming.protocol;
     let known = request.extensions().get::<PeerIdentity>();
     #[cfg(feature = "hyper")]
     let known = known.or_else(|| {
@@ -47,11 +47,11 @@ pub(super) fn decide<B>(
         customer = name.map_or(customer, |name| inner.customer(name));
     }
     let name = method_name(request, protocol);
-    let method = inner.methods.find(name);
-    let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
-    let criticality = incoming.criticality_from(peer.peer(), default);
     let deadline = incoming.deadline.map(|left| now + left);
-    let (decision, id, cost) = inner.with_lane(|lane| {
+    let (decision, id, cost, method, criticality) = inner.with_lane(|lane| {
+        let method = lane.method(name);
+        let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
+        let criticality = incoming.criticality_from(peer.peer(), default);
         for cell in fault_cells(incoming.faults) {
             lane.count(cell);
         }
@@ -62,7 +62,7 @@ pub(super) fn decide<B>(
         if let Some(deadline) = deadline {
             about = about.deadline(deadline);
         }
-        (lane.admit(&about, now), lane.decision(), cost)
+        (lane.admit(&about, now), lane.decision(), cost, method, criticality)
     });
     match decision {
         Decision::Reject(rejection) => {
@@ -80,7 +80,7 @@ pub(super) fn decide<B>(
             let mut serving = Serving::new(permit, context, id, protocol);
             serving.dear = cost >= WORTH_A_TURN;
             serving.version = request.version();
-            serving.wanted = inner.policy.reports.wanted(protocol, headers);
+            serving.wanted = inner.policy.reports.wanted(protocol, incoming.load_format);
             serving.unknown = method.is_new.then(|| name.into());
             Verdict::Serve(serving)
         }

@@ -135,7 +135,7 @@ where
             Verdict::Reject(response) => ResponseFuture::rejected(response),
             Verdict::Serve(mut serving) => {
                 let call = serving.run(|| self.hand_on(request));
-                ResponseFuture::serving(serving, call)
+                ResponseFuture::serving(&self.task.inner, serving, call)
             }
         }
     }
