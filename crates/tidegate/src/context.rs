@@ -63,6 +63,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    #[inline]
     pub(crate) fn new(task: Task, criticality: Criticality, customer: CustomerId) -> Self {
         Self {
             task,
@@ -97,6 +98,7 @@ impl Context {
 
     /// The request is done: what it has cost, in CPU time of this machine. Children that go on
     /// settle for themselves, by [`Context::settle_late`].
+    #[inline]
     pub(crate) fn settle(&self, account: &Account) -> Duration {
         if !self.spawned.load(Ordering::Relaxed) {
             return account.so_far();

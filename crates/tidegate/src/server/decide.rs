@@ -24,6 +24,7 @@ pub(super) enum Verdict {
 
 /// Decides about `request`, which counts as `default` if it does not say and its method has no
 /// default of its own.
+#[inline]
 pub(super) fn decide<B>(
     task: &Task,
     request: &Request<B>,
@@ -118,6 +119,7 @@ impl Why<'_> {
 }
 
 /// What the cost model tells requests apart by.
+#[inline]
 fn method_name<B>(request: &Request<B>, protocol: Protocol) -> &str {
     if protocol == Protocol::Grpc {
         return request.uri().path();

@@ -62,6 +62,7 @@ where
         Self { state: State::Within { call } }
     }
 
+    #[inline]
     pub(super) fn serving(task: &Inner, serving: Serving, call: Call<S, B>) -> Self {
         let handler = Handler::new(task, serving, call);
         Self { state: State::Served { handler } }
@@ -112,6 +113,7 @@ where
 {
     type Output = Result<S::Response, S::Error>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
         loop {
             match self.as_mut().project() {
@@ -156,6 +158,7 @@ impl<S, B> Handler<S, B>
 where
     S: Service<Request<B>>,
 {
+    #[inline]
     fn new(task: &Inner, serving: Serving, call: Call<S, B>) -> Self {
         let limit = Limit::of(task, &serving);
         let call = Some(task.executor.track_in_place(call));
@@ -180,6 +183,7 @@ where
 {
     type Output = Result<Response<Body<RB>>, S::Error>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
         let mut this = self.as_mut().project();
         let Some(serving) = this.serving.as_mut() else { polled_again() };
@@ -229,6 +233,7 @@ struct Limit {
 
 impl Limit {
     #[cfg(feature = "tokio")]
+    #[inline]
     fn of(task: &Inner, serving: &Serving) -> Self {
         if !task.policy.cancel_at_deadline {
             return Self { sleep: None };

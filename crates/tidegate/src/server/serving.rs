@@ -55,6 +55,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    #[inline]
     pub(super) fn new(
         permit: Permit,
         context: Context,
@@ -81,10 +82,12 @@ impl Serving {
         scope.run(|| saying(None, || trace.run(work)))
     }
 
+    #[inline]
     pub(super) fn with_context<R>(&self, ask: impl FnOnce(&Context) -> R) -> Option<R> {
         self.scope.account().context::<Context>().map(ask)
     }
 
+    #[inline]
     pub(super) fn task(&self) -> Option<&Arc<Inner>> {
         self.scope.account().context::<Context>().map(|context| &context.task.inner)
     }
@@ -149,6 +152,7 @@ impl Serving {
     }
 
     /// The handler has answered: the request goes on until the body ends.
+    #[inline]
     pub(super) fn answer<RB>(mut self, response: Response<RB>) -> Response<Body<RB>>
     where
         RB: http_body::Body<Data = bytes::Bytes>,
