@@ -7,6 +7,7 @@
 mod admission;
 mod controllers;
 mod decisions;
+mod inside;
 mod library;
 mod load;
 mod measure;
@@ -37,6 +38,8 @@ enum Command {
     Decisions(decisions::Options),
     /// Admission controllers beside each other, in virtual time.
     Controllers(controllers::Options),
+    /// Answers requests in one process without sockets, for profilers to count.
+    Inside(inside::Options),
     /// What the layer costs a server that does nothing else.
     Library(library::Options),
     /// What a request costs the load generator, beside wrk, h2load and oha.
@@ -62,6 +65,7 @@ fn main() -> Outcome {
     match Arguments::parse().command {
         Command::Decisions(options) => decisions::run(&options),
         Command::Controllers(options) => controllers::run(&options)?,
+        Command::Inside(options) => inside::run(&options)?,
         Command::Library(options) => library::run(&options)?,
         Command::Load(options) => load::run(&options)?,
         Command::LoadGenerator(options) => load::generate(&options)?,

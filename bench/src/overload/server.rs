@@ -70,6 +70,13 @@ pub(crate) struct Options {
     cpu: Option<usize>,
 }
 
+impl Options {
+    /// A server that does nothing.
+    pub(crate) const fn hello_world(contender: Contender) -> Self {
+        Self { contender, rounds: 0, event_interval: 61, cpu: None }
+    }
+}
+
 /// Work that the compiler cannot leave out, in registers: through memory it would take longer or
 /// shorter by where a process happens to have its stack.
 fn work(rounds: u64) -> u64 {
@@ -125,7 +132,7 @@ pub(crate) fn serve(options: &Options) -> Outcome {
     })
 }
 
-fn app(options: &Options) -> Outcome<(Router, Option<Task>)> {
+pub(crate) fn app(options: &Options) -> Outcome<(Router, Option<Task>)> {
     let rounds = options.rounds;
     let yields = options.contender == Contender::TowerYielding;
     let handler = move || async move {

@@ -35,13 +35,13 @@ pub struct Account {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+struct Inner<T: ?Sized = dyn Any + Send + Sync> {
     /// Nanoseconds charged by the scope that has `claimed`.
     alone: AtomicU64,
     /// Nanoseconds charged by everybody else.
     shared: AtomicU64,
     claimed: AtomicBool,
-    context: Box<dyn Any + Send + Sync>,
+    context: T,
 }
 
 impl Account {
@@ -52,17 +52,23 @@ impl Account {
 
     /// An account that carries `context` to wherever it is charged.
     pub fn with_context<T: Any + Send + Sync>(context: T) -> Self {
+        Self::open(context, false)
+    }
+
+    #[inline]
+    fn open<T: Any + Send + Sync>(context: T, claimed: bool) -> Self {
         Self {
             inner: Arc::new(Inner {
                 alone: AtomicU64::new(0),
                 shared: AtomicU64::new(0),
-                claimed: AtomicBool::new(false),
-                context: Box::new(context),
+                claimed: AtomicBool::new(claimed),
+                context,
             }),
         }
     }
 
     /// What [`with_context`](Self::with_context) was given, if that was a `T`.
+    #[inline]
     pub fn context<T: Any>(&self) -> Option<&T> {
         self.inner.context.downcast_ref()
     }
@@ -160,7 +166,14 @@ impl Scope {
         Self { account, alone }
     }
 
+    /// The first scope of an account of its own that carries `context`.
+    #[inline]
+    pub fn with_context<T: Any + Send + Sync>(context: T) -> Self {
+        Self { account: Account::open(context, true), alone: true }
+    }
+
     /// The account that pays.
+    #[inline]
     pub fn account(&self) -> &Account {
         &self.account
     }

@@ -11,11 +11,27 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_core::Timestamp;
 
 /// What all monotonic clocks count from.
-static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+static EPOCH: LazyLock<u64> = LazyLock::new(monotonic);
+
+/// Nanoseconds of the system's clock that never goes back. `Instant` is the same clock, but every
+/// difference of two of them is checked and converted: half as much again as the reading.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[inline]
+fn monotonic() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Seconds since the machine was started fill 64 bits of nanoseconds after 584 years.
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn monotonic() -> u64 {
+    static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+    u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Tells the time. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -44,7 +60,11 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::Monotonic => Timestamp::ZERO + EPOCH.elapsed(),
+            Source::Monotonic => {
+                // The first reading is the epoch, so it has to be there before the next is taken.
+                let epoch = *EPOCH;
+                Timestamp::from_nanos(monotonic().saturating_sub(epoch))
+            }
             Source::Manual(nanos) => Timestamp::from_nanos(nanos.load(Ordering::Relaxed)),
         }
     }

@@ -63,6 +63,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    #[inline]
     pub(crate) fn new(task: Task, criticality: Criticality, customer: CustomerId) -> Self {
         Self {
             task,
@@ -97,13 +98,15 @@ impl Context {
 
     /// The request is done: what it has cost, in CPU time of this machine. Children that go on
     /// settle for themselves, by [`Context::settle_late`].
+    #[inline]
     pub(crate) fn settle(&self, account: &Account) -> Duration {
-        if self.spawned.load(Ordering::Relaxed) {
-            self.done.store(true, Ordering::Relaxed);
-            // Either a child that ends now sees that the request is done, or we see what the child
-            // has charged.
-            fence(Ordering::SeqCst);
+        if !self.spawned.load(Ordering::Relaxed) {
+            return account.so_far();
         }
+        self.done.store(true, Ordering::Relaxed);
+        // Either a child that ends now sees that the request is done, or we see what the child has
+        // charged.
+        fence(Ordering::SeqCst);
         let so_far = account.so_far();
         self.settled.fetch_max(nanos(so_far), Ordering::Relaxed);
         so_far

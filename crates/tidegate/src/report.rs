@@ -18,16 +18,12 @@
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use std::sync::Arc;
 use tidegate_core::Cost;
 use tidegate_wire::headers::ENDPOINT_LOAD_METRICS_BIN;
 use tidegate_wire::orca::{self, Format, OrcaLoadReport};
 use tidegate_wire::protocol::Protocol;
-
-/// By which a request over HTTP asks for a report.
-static ENDPOINT_LOAD_METRICS_FORMAT: HeaderName =
-    HeaderName::from_static("endpoint-load-metrics-format");
 
 /// What the cost of a request is called: CPU time of the reference machine, in seconds.
 pub const COST_NAME: &str = "cpu";
@@ -81,27 +77,22 @@ impl LoadReports {
         self
     }
 
-    /// How the answer to a request with these headers is to be written, if at all.
-    pub(crate) fn wanted(self, protocol: Protocol, headers: &HeaderMap) -> Option<Wanted> {
+    /// How the answer to a request that asks for one of `asked` is to be written, if at all.
+    #[inline]
+    pub(crate) fn wanted(self, protocol: Protocol, asked: Option<Format>) -> Option<Wanted> {
         let when = match protocol {
             Protocol::Grpc => self.grpc,
             Protocol::Http => self.http,
         };
         let format = match when {
             When::Never => return None,
-            When::Asked => asked(headers)?,
+            When::Asked => asked?,
             // gRPC reads the binary one only, so there is nothing to ask for.
             When::Always if protocol == Protocol::Grpc => Format::Binary,
-            When::Always => asked(headers).unwrap_or_default(),
+            When::Always => asked.unwrap_or_default(),
         };
         Some(Wanted { format, cost: self.cost })
     }
-}
-
-fn asked(headers: &HeaderMap) -> Option<Format> {
-    let value = headers.get(&ENDPOINT_LOAD_METRICS_FORMAT)?.as_bytes();
-    let formats = [(&b"bin"[..], Format::Binary), (b"json", Format::Json), (b"text", Format::Text)];
-    formats.into_iter().find(|(name, _)| value.eq_ignore_ascii_case(name)).map(|(_, format)| format)
 }
 
 /// How a report is to be written.
@@ -237,25 +228,21 @@ mod tests {
 
     #[test]
     fn who_gets_one() {
-        let mut asks = HeaderMap::new();
-        asks.insert(&ENDPOINT_LOAD_METRICS_FORMAT, HeaderValue::from_static("Json"));
-        let (silent, default) = (HeaderMap::new(), LoadReports::default());
-        let format = |reports: LoadReports, protocol, headers: &HeaderMap| {
-            reports.wanted(protocol, headers).map(|wanted| wanted.format)
+        let (silent, asks, default) = (None, Some(Format::Json), LoadReports::default());
+        let format = |reports: LoadReports, protocol, asked| {
+            reports.wanted(protocol, asked).map(|wanted| wanted.format)
         };
-        for (reports, protocol, headers, expected) in [
-            (default, Protocol::Grpc, &silent, Some(Format::Binary)),
-            (default, Protocol::Grpc, &asks, Some(Format::Binary)),
-            (default, Protocol::Http, &silent, None),
-            (default, Protocol::Http, &asks, Some(Format::Json)),
-            (default.http(When::Always), Protocol::Http, &silent, Some(Format::Binary)),
-            (default.grpc(When::Asked), Protocol::Grpc, &silent, None),
-            (LoadReports::NEVER, Protocol::Grpc, &asks, None),
-            (LoadReports::NEVER, Protocol::Http, &asks, None),
+        for (reports, protocol, asked, expected) in [
+            (default, Protocol::Grpc, silent, Some(Format::Binary)),
+            (default, Protocol::Grpc, asks, Some(Format::Binary)),
+            (default, Protocol::Http, silent, None),
+            (default, Protocol::Http, asks, Some(Format::Json)),
+            (default.http(When::Always), Protocol::Http, silent, Some(Format::Binary)),
+            (default.grpc(When::Asked), Protocol::Grpc, silent, None),
+            (LoadReports::NEVER, Protocol::Grpc, asks, None),
+            (LoadReports::NEVER, Protocol::Http, asks, None),
         ] {
-            assert_eq!(format(reports, protocol, headers), expected, "{reports:?} {protocol:?}");
+            assert_eq!(format(reports, protocol, asked), expected, "{reports:?} {protocol:?}");
         }
-        asks.insert(&ENDPOINT_LOAD_METRICS_FORMAT, HeaderValue::from_static("yaml"));
-        assert_eq!(format(default, Protocol::Http, &asks), None);
     }
 }

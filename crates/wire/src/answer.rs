@@ -95,17 +95,8 @@ pub fn read(
     now: impl FnOnce() -> SystemTime,
 ) -> Answer {
     let parts = Parts { headers, trailers };
-    let code = match protocol {
-        Protocol::Http => None,
-        Protocol::Grpc => parts.get(&GRPC_STATUS).map(|value| Code::parse(value.as_bytes())),
-    };
     let mut faults = Faults::NONE;
-    let (outcome, advice) = match (protocol, code) {
-        (_, Some(code)) => of_grpc(code, &parts, &mut faults),
-        // A stream that ended without a status was cut off.
-        (Protocol::Grpc, None) if status == StatusCode::OK => (Outcome::Failed, None),
-        (_, None) => of_http(status, headers, now, &mut faults),
-    };
+    let (outcome, advice) = parts.outcome(status, protocol, now, &mut faults);
     let reason = match outcome {
         Outcome::Served => None,
         _ => parts.get(&X_TIDEGATE_REASON).and_then(parse_reason),
@@ -113,6 +104,20 @@ pub fn read(
     let lame_duck = reason == Some(Reason::LameDuck)
         || parts.get(&X_ENVOY_IMMEDIATE_HEALTH_CHECK_FAIL).is_some();
     Answer { outcome, advice, lame_duck, reason, faults }
+}
+
+/// Whether an answer of ours with these headers, or trailers, is a failure: as
+/// [`Outcome::is_failure`] of what [`read`] finds. For the request path; costs a look-up in gRPC and
+/// none in HTTP.
+pub fn is_failure(status: StatusCode, headers: &HeaderMap, protocol: Protocol) -> bool {
+    if protocol == Protocol::Http && !(status.is_server_error() || status.is_client_error()) {
+        return false;
+    }
+    let parts = Parts { headers, trailers: None };
+    // Without a date, as what it says about trying again does not matter.
+    let epoch = || SystemTime::UNIX_EPOCH;
+    let (outcome, _) = parts.outcome(status, protocol, epoch, &mut { Faults::NONE });
+    outcome.is_failure() == Some(true)
 }
 
 /// Headers, and trailers where there are any.
@@ -125,6 +130,25 @@ impl<'a> Parts<'a> {
     /// Trailers first: they were written last.
     fn get(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
         self.trailers.and_then(|trailers| trailers.get(name)).or_else(|| self.headers.get(name))
+    }
+
+    fn outcome(
+        &self,
+        status: StatusCode,
+        protocol: Protocol,
+        now: impl FnOnce() -> SystemTime,
+        faults: &mut Faults,
+    ) -> (Outcome, Option<Advice>) {
+        let code = match protocol {
+            Protocol::Http => None,
+            Protocol::Grpc => self.get(&GRPC_STATUS).map(|value| Code::parse(value.as_bytes())),
+        };
+        match (protocol, code) {
+            (_, Some(code)) => of_grpc(code, self, faults),
+            // A stream that ended without a status was cut off.
+            (Protocol::Grpc, None) if status == StatusCode::OK => (Outcome::Failed, None),
+            (_, None) => of_http(status, self.headers, now, faults),
+        }
     }
 }
 

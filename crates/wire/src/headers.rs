@@ -56,4 +56,6 @@ names! {
     ENDPOINT_LOAD_METRICS_BIN = "endpoint-load-metrics-bin";
     /// An ORCA load report behind a word that says how it is written: `BIN`, `JSON` or `TEXT`.
     ENDPOINT_LOAD_METRICS = "endpoint-load-metrics";
+    /// By which a request over HTTP asks for a report: `BIN`, `JSON` or `TEXT`.
+    ENDPOINT_LOAD_METRICS_FORMAT = "endpoint-load-metrics-format";
 }

@@ -1,7 +1,7 @@
 //! Everything that a request says about itself, in one pass over its headers.
 //!
-//! Ten headers matter. Ten look-ups would hash ten names, most of which are not there; going over
-//! the headers once costs a compare of lengths each. Nothing is allocated and nothing is believed
+//! A dozen headers matter. A dozen look-ups would hash a dozen names, most of which are not there;
+//! going over the headers once costs a compare of lengths each. Nothing is allocated and nothing is believed
 //! yet: who may claim what is for [`customer`](crate::customer).
 
 use crate::attempt::Attempts;
@@ -9,6 +9,8 @@ use crate::criticality::{Claims, Source};
 use crate::customer::Peer;
 use crate::deadline::Deadlines;
 use crate::faults::{Fault, Faults};
+use crate::headers::CRITICALITY;
+use crate::orca::Format;
 use crate::priority::{self, Urgency};
 use crate::protocol::Protocol;
 use core::time::Duration;
@@ -31,34 +33,48 @@ pub struct Incoming {
     pub urgency: Option<u8>,
     /// Whether it names a customer; whom, and whether that is believed, says [`Peer::delegated`].
     pub names_customer: bool,
+    /// How it wants the task's load to be written, if it asks for that over HTTP.
+    pub load_format: Option<Format>,
     /// What made no sense.
     pub faults: Faults,
 }
 
 impl Incoming {
-    /// Reads all headers.
+    /// Reads all headers of a request whose protocol is told by its content type, as
+    /// [`Protocol::of`] does.
     ///
     /// For the request path: a few nanoseconds for each header, more for baggage by its length.
+    pub fn of(headers: &HeaderMap) -> Self {
+        Self::pass(headers, None)
+    }
+
+    /// Reads all headers of a request that is answered by `protocol`.
     pub fn read(headers: &HeaderMap, protocol: Protocol) -> Self {
+        Self::pass(headers, Some(protocol))
+    }
+
+    fn pass(headers: &HeaderMap, protocol: Option<Protocol>) -> Self {
         let mut claims = Claims::default();
         let mut attempts = Attempts::default();
         let mut deadlines = Deadlines::default();
         let mut faults = Faults::NONE;
-        let (mut urgency, mut names_customer) = (None, false);
+        let (mut urgency, mut names_customer, mut metadata) = (None, false, false);
+        let (mut content_type, mut load_format) = (None, None);
         for (name, value) in headers {
             let value = value.as_bytes();
             match name.as_str() {
                 "baggage" => claims.baggage(value),
                 "x-criticality" => claims.header(Source::XCriticality, value),
                 "x-request-criticality" => claims.header(Source::XRequestCriticality, value),
-                "criticality" if protocol == Protocol::Grpc => {
-                    claims.header(Source::Metadata, value);
-                }
+                "criticality" => metadata = true,
                 "x-envoy-attempt-count" => attempts.count(value),
                 "grpc-previous-rpc-attempts" => attempts.previous(value),
                 "grpc-timeout" => deadlines.grpc(value),
                 "x-envoy-expected-rq-timeout-ms" => deadlines.envoy(value),
                 "x-customer" => names_customer = true,
+                // Of these two the first counts.
+                "content-type" => content_type = content_type.or(Some(value)),
+                "endpoint-load-metrics-format" => load_format = load_format.or(Some(value)),
                 // Fields of the same name are one list, and in a list the last counts.
                 "priority" => match priority::parse(value) {
                     Urgency::Is(found) => urgency = Some(found),
@@ -68,11 +84,29 @@ impl Incoming {
                 _ => {}
             }
         }
+        let protocol = protocol
+            .unwrap_or_else(|| content_type.map_or(Protocol::Http, Protocol::of_content_type));
+        // What the metadata say counts in gRPC, which may not be known before the last header.
+        if metadata && protocol == Protocol::Grpc {
+            for value in headers.get_all(&CRITICALITY) {
+                claims.header(Source::Metadata, value.as_bytes());
+            }
+        }
         let (criticality, bad_claims) = claims.finish();
         let (attempt, bad_attempts) = attempts.finish();
         let (deadline, bad_deadlines) = deadlines.finish();
         let faults = faults.union(bad_claims).union(bad_attempts).union(bad_deadlines);
-        Self { protocol, criticality, attempt, deadline, urgency, names_customer, faults }
+        let load_format = load_format.and_then(Format::asked);
+        Self {
+            protocol,
+            criticality,
+            attempt,
+            deadline,
+            urgency,
+            names_customer,
+            load_format,
+            faults,
+        }
     }
 
     /// What the request counts as coming from `peer`, on a route whose default is `default`. A
@@ -95,6 +129,7 @@ mod tests {
     use super::*;
     use crate::customer::Identities;
     use crate::{attempt, criticality, deadline, headers};
+    use http::header::CONTENT_TYPE;
     use proptest::prelude::*;
 
     fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -126,6 +161,7 @@ mod tests {
                 deadline: Some(Duration::from_millis(250)),
                 urgency: Some(6),
                 names_customer: true,
+                load_format: None,
                 faults: Faults::NONE,
             }
         );
@@ -143,7 +179,7 @@ mod tests {
             (&headers::BAGGAGE, "nonsense"),
             (&headers::X_CRITICALITY, "nonsense"),
             (&headers::X_REQUEST_CRITICALITY, "nonsense"),
-            (&headers::CRITICALITY, "nonsense"),
+            (&CRITICALITY, "nonsense"),
             (&headers::X_ENVOY_ATTEMPT_COUNT, "nonsense"),
             (&headers::GRPC_PREVIOUS_RPC_ATTEMPTS, "nonsense"),
             (&headers::GRPC_TIMEOUT, "nonsense"),
@@ -164,33 +200,41 @@ mod tests {
         #[test]
         fn one_pass_reads_what_the_parts_read(
             pairs in prop::collection::vec(
-                (0..8_usize, prop::sample::select(vec![
+                (0..11_usize, prop::sample::select(vec![
                     "1", "0", "3", "x", "1S", "20m", "CRITICAL", "sheddable", "a=b",
                     "criticality=CRITICAL_PLUS", "criticality=%", "a=b,criticality=SHEDDABLE;p",
+                    "application/grpc", "text/plain", "JSON", "text",
                 ])),
-                0..12,
+                0..14,
             ),
             grpc: bool,
         ) {
             let names = [
                 &headers::BAGGAGE, &headers::X_CRITICALITY, &headers::X_REQUEST_CRITICALITY,
-                &headers::CRITICALITY, &headers::X_ENVOY_ATTEMPT_COUNT,
+                &CRITICALITY, &headers::X_ENVOY_ATTEMPT_COUNT,
                 &headers::GRPC_PREVIOUS_RPC_ATTEMPTS, &headers::GRPC_TIMEOUT,
-                &headers::X_ENVOY_EXPECTED_RQ_TIMEOUT_MS,
+                &headers::X_ENVOY_EXPECTED_RQ_TIMEOUT_MS, &CONTENT_TYPE,
+                &headers::ENDPOINT_LOAD_METRICS_FORMAT, &headers::X_CUSTOMER,
             ];
-            let mut headers = HeaderMap::new();
+            let mut map = HeaderMap::new();
             for (name, value) in pairs {
-                headers.append(names[name], value.parse().unwrap());
+                map.append(names[name], value.parse().unwrap());
             }
             let protocol = if grpc { Protocol::Grpc } else { Protocol::Http };
-            let incoming = Incoming::read(&headers, protocol);
-            let (criticality, a) = criticality::read(&headers, protocol);
-            let (attempt, b) = attempt::read(&headers);
-            let (deadline, c) = deadline::read(&headers);
+            let incoming = Incoming::read(&map, protocol);
+            let (criticality, a) = criticality::read(&map, protocol);
+            let (attempt, b) = attempt::read(&map);
+            let (deadline, c) = deadline::read(&map);
             prop_assert_eq!(incoming.criticality, criticality);
             prop_assert_eq!(incoming.attempt, attempt);
             prop_assert_eq!(incoming.deadline, deadline);
             prop_assert_eq!(incoming.faults, a.union(b).union(c));
+            prop_assert_eq!(incoming.names_customer, map.contains_key(&headers::X_CUSTOMER));
+            let format = map.get(&headers::ENDPOINT_LOAD_METRICS_FORMAT);
+            let format = format.and_then(|value| Format::asked(value.as_bytes()));
+            prop_assert_eq!(incoming.load_format, format);
+            let told = Incoming::read(&map, Protocol::of(&map));
+            prop_assert_eq!(Incoming::of(&map), told);
         }
     }
 }

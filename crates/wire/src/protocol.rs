@@ -4,8 +4,8 @@
 //! `grpc-status`, an HTTP client knows nothing of trailers. What tells them apart is the content
 //! type. It is the sender's word, and harmless: who lies gets an answer it cannot read.
 
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue};
 
 /// How the peer wants to be spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -24,12 +24,14 @@ impl Protocol {
     ///
     /// For the request path; costs one look-up.
     pub fn of(headers: &HeaderMap) -> Self {
-        headers.get(CONTENT_TYPE).map_or(Self::Http, Self::of_content_type)
+        headers
+            .get(CONTENT_TYPE)
+            .map_or(Self::Http, |value| Self::of_content_type(value.as_bytes()))
     }
 
     /// By the value of a content type. Media types have no case.
-    pub fn of_content_type(value: &HeaderValue) -> Self {
-        let grpc = value.as_bytes().split_at_checked(GRPC.len()).is_some_and(|(start, rest)| {
+    pub fn of_content_type(value: &[u8]) -> Self {
+        let grpc = value.split_at_checked(GRPC.len()).is_some_and(|(start, rest)| {
             let ends = matches!(rest.first(), None | Some(b'+' | b';' | b'-' | b' ' | b'\t'));
             ends && start.eq_ignore_ascii_case(GRPC)
         });
@@ -40,6 +42,7 @@ impl Protocol {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
 
     #[test]
     fn grpc_is_told_by_its_content_type() {

@@ -94,6 +94,7 @@ impl Executor {
     }
 
     /// Counts `future`, which is polled by whoever makes it: it counts from its first poll on.
+    #[inline]
     pub fn track_in_place<F>(&self, future: F) -> Tracked<F> {
         Tracked::new(self, None, future)
     }

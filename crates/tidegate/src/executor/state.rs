@@ -63,6 +63,7 @@ impl Ready {
 
 impl State {
     /// Of a task that is polled for the first time by this waker: it was ready, or it was not.
+    #[inline]
     pub(super) fn running(before: Option<Ready>, shared: &Shared) -> Self {
         begin(before.map_or(IDLE, |ready| ready.0), shared);
         Self(AtomicU64::new(RUNNING))
@@ -121,6 +122,7 @@ impl State {
 
     /// Nobody will poll it any more by this waker. Returns what it leaves to the next if it was
     /// ready.
+    #[inline]
     pub(super) fn retire(&self, shared: &Shared) -> Option<Ready> {
         let state = self.0.swap(GONE, Ordering::AcqRel);
         match state & STATE {

@@ -23,6 +23,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<F> Tracked<F> {
+    #[inline]
     pub(super) fn new(executor: &Executor, ready: Option<Ready>, future: F) -> Self {
         let link = ready.map_or(Link::Unseen, Link::Spawned);
         Self { task: Task { shared: Arc::clone(&executor.shared), link }, future }

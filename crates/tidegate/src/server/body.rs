@@ -49,6 +49,7 @@ impl<RB> Body<RB> {
 
 pin_project_lite::pin_project! {
     /// A body each poll of which is charged to its request, which is done when the body is.
+    #[project = Projection]
     #[derive(Debug)]
     struct Metered<RB> {
         #[pin]
@@ -76,41 +77,40 @@ impl<RB> Metered<RB> {
 
 impl<RB: http_body::Body<Data = Bytes>> Metered<RB> {
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         waking: &mut Waking<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RB::Error>>> {
-        let this = self.as_mut().project();
-        let Some(mut body) = this.body.as_pin_mut() else { return Poll::Ready(None) };
-        let serving = this.serving;
-        let Poll::Ready(frame) = serving.run(|| body.as_mut().poll_frame(waking)) else {
-            return Poll::Pending;
-        };
-        let frame = match frame {
-            Some(Ok(frame)) => frame,
-            Some(Err(error)) => {
-                serving.failed();
-                self.end();
-                return Poll::Ready(Some(Err(error)));
+        let Projection { mut body, serving } = self.project();
+        if body.is_none() {
+            return Poll::Ready(None);
+        }
+        // What is left of the body goes at the cost of the request, too.
+        let mut frame = serving.run(|| {
+            let mut polled = body.as_mut().as_pin_mut()?;
+            let frame = polled.as_mut().poll_frame(waking);
+            let over = match &frame {
+                Poll::Pending => false,
+                Poll::Ready(Some(Ok(frame))) => frame.is_trailers() || polled.is_end_stream(),
+                Poll::Ready(_) => true,
+            };
+            if over {
+                body.set(None);
             }
-            None => {
-                self.end();
-                return Poll::Ready(None);
-            }
-        };
-        let frame = match frame.into_trailers() {
-            Ok(mut trailers) => {
-                serving.trailers(&mut trailers);
-                self.end();
-                Frame::trailers(trailers)
-            }
-            Err(frame) => {
-                if body.is_end_stream() {
-                    self.end();
+            Some(frame)
+        });
+        match &mut frame {
+            Some(Poll::Ready(Some(Ok(frame)))) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    serving.trailers(trailers);
                 }
-                frame
             }
-        };
-        Poll::Ready(Some(Ok(frame)))
+            Some(Poll::Ready(Some(Err(_)))) => serving.failed(),
+            _ => {}
+        }
+        if body.is_none() {
+            serving.finish();
+        }
+        frame.unwrap_or(Poll::Ready(None))
     }
 }
 

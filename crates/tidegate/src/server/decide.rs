@@ -25,6 +25,7 @@ pub(super) enum Verdict {
 
 /// Decides about `request`, which counts as `default` if it does not say and its method has no
 /// default of its own.
+#[inline]
 pub(super) fn decide<B>(
     task: &Task,
     request: &Request<B>,
@@ -32,8 +33,8 @@ pub(super) fn decide<B>(
 ) -> Verdict {
     let (inner, headers) = (&task.inner, request.headers());
     let now = inner.clock.now();
-    let protocol = Protocol::of(headers);
-    let mut incoming = Incoming::read(headers, protocol);
+    let mut incoming = Incoming::of(headers);
+    let protocol = incoming.protocol;
     let known = request.extensions().get::<PeerIdentity>();
     #[cfg(feature = "hyper")]
     let known = known.or_else(|| {
@@ -48,12 +49,11 @@ pub(super) fn decide<B>(
         customer = name.map_or(customer, |name| inner.customer(name));
     }
     let name = method_name(request, protocol);
-    let method = inner.methods.find(name);
-    let by_layer = default;
-    let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
-    let criticality = incoming.criticality_from(peer.peer(), default);
     let deadline = incoming.deadline.map(|left| now + left);
-    let (decision, id, cost) = inner.with_lane(|lane| {
+    let (decision, id, cost, method, criticality) = inner.with_lane(|lane| {
+        let method = lane.method(name);
+        let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
+        let criticality = incoming.criticality_from(peer.peer(), default);
         for cell in fault_cells(incoming.faults) {
             lane.count(cell);
         }
@@ -64,7 +64,7 @@ pub(super) fn decide<B>(
         if let Some(deadline) = deadline {
             about = about.deadline(deadline);
         }
-        (lane.admit(&about, now), lane.decision(), cost)
+        (lane.admit(&about, now), lane.decision(), cost, method, criticality)
     });
     let sample = |reason, cause, answer| Sample {
         at: now,
@@ -72,7 +72,7 @@ pub(super) fn decide<B>(
         reason,
         criticality,
         customer,
-        sources: Sources::of(headers, protocol, peer, method.criticality, by_layer),
+        sources: Sources::of(headers, protocol, peer, method.criticality, default),
         attempt: incoming.attempt,
         cause,
         answer,
@@ -104,7 +104,7 @@ pub(super) fn decide<B>(
             let mut serving = Serving::new(permit, context, id, protocol);
             serving.dear = cost >= WORTH_A_TURN;
             serving.version = request.version();
-            serving.wanted = inner.policy.reports.wanted(protocol, headers);
+            serving.wanted = inner.policy.reports.wanted(protocol, incoming.load_format);
             serving.unknown = method.is_new.then(|| name.into());
             Verdict::Serve(serving)
         }
@@ -142,6 +142,7 @@ impl Why<'_> {
 }
 
 /// What the cost model tells requests apart by.
+#[inline]
 fn method_name<B>(request: &Request<B>, protocol: Protocol) -> &str {
     if protocol == Protocol::Grpc {
         return request.uri().path();

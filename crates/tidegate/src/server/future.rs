@@ -4,6 +4,7 @@ use super::body::Body;
 use super::serving::{Serving, Turn};
 use super::turns::Place;
 use crate::executor::Tracked;
+use crate::task::Inner;
 use bytes::Bytes;
 use core::future::Future;
 use core::pin::Pin;
@@ -61,8 +62,9 @@ where
         Self { state: State::Within { call } }
     }
 
-    pub(super) fn serving(serving: Serving, call: Call<S, B>) -> Self {
-        let handler = Handler::new(serving, call);
+    #[inline]
+    pub(super) fn serving(task: &Inner, serving: Serving, call: Call<S, B>) -> Self {
+        let handler = Handler::new(task, serving, call);
         Self { state: State::Served { handler } }
     }
 }
@@ -111,6 +113,7 @@ where
 {
     type Output = Result<S::Response, S::Error>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
         loop {
             match self.as_mut().project() {
@@ -155,19 +158,19 @@ impl<S, B> Handler<S, B>
 where
     S: Service<Request<B>>,
 {
-    fn new(serving: Serving, call: Call<S, B>) -> Self {
-        let limit = Limit::of(&serving);
-        let call = serving.track(call);
+    #[inline]
+    fn new(task: &Inner, serving: Serving, call: Call<S, B>) -> Self {
+        let limit = Limit::of(task, &serving);
+        let call = Some(task.executor.track_in_place(call));
         Self { call, serving: Some(serving), place: Place::default(), limit }
     }
 
     /// Drops what is left of the handler at the cost of the request.
     fn drop_call(self: Pin<&mut Self>) {
         let mut this = self.project();
-        if let Some(task) = this.serving.as_ref().and_then(Serving::task) {
-            this.place.leave(&task.turns);
-        }
-        if let Some(serving) = this.serving.as_mut().filter(|_| this.call.is_some()) {
+        let Some(serving) = this.serving else { return };
+        serving.leave(this.place);
+        if this.call.is_some() {
             serving.run(|| this.call.set(None));
         }
     }
@@ -180,14 +183,21 @@ where
 {
     type Output = Result<Response<Body<RB>>, S::Error>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
-        let this = self.as_mut().project();
-        let (Some(call), Some(serving)) = (this.call.as_pin_mut(), this.serving.as_mut()) else {
-            polled_again()
-        };
+        let mut this = self.as_mut().project();
+        let Some(serving) = this.serving.as_mut() else { polled_again() };
         let turn = serving.turn(this.place, waking);
         let outcome = match turn {
-            Turn::Now => serving.run(|| call.poll(waking)),
+            Turn::Now => serving.run(|| {
+                let Some(call) = this.call.as_mut().as_pin_mut() else { polled_again() };
+                let outcome = call.poll(waking);
+                // What is left of it goes at the cost of the request, too.
+                if outcome.is_ready() {
+                    this.call.set(None);
+                }
+                outcome
+            }),
             Turn::Later | Turn::TooLate => Poll::Pending,
         };
         let Poll::Ready(outcome) = outcome else {
@@ -202,8 +212,8 @@ where
                 None => polled_again(),
             };
         };
-        self.as_mut().drop_call();
-        let Some(serving) = self.project().serving.take() else { polled_again() };
+        serving.leave(this.place);
+        let Some(serving) = this.serving.take() else { polled_again() };
         Poll::Ready(match outcome {
             Ok(response) => Ok(serving.answer(response)),
             Err(error) => {
@@ -223,13 +233,14 @@ struct Limit {
 
 impl Limit {
     #[cfg(feature = "tokio")]
-    fn of(serving: &Serving) -> Self {
-        let left = serving.with_context(|context| {
-            let task = &context.task.inner;
-            let deadline = context.deadline.filter(|_| task.policy.cancel_at_deadline)?;
-            Some(deadline.since(task.clock.now()))
-        });
-        Self { sleep: left.flatten().map(|left| Box::pin(tokio::time::sleep(left))) }
+    #[inline]
+    fn of(task: &Inner, serving: &Serving) -> Self {
+        if !task.policy.cancel_at_deadline {
+            return Self { sleep: None };
+        }
+        let deadline = serving.with_context(|context| context.deadline).flatten();
+        let left = deadline.map(|deadline| deadline.since(task.clock.now()));
+        Self { sleep: left.map(|left| Box::pin(tokio::time::sleep(left))) }
     }
 
     #[cfg(feature = "tokio")]
@@ -238,7 +249,7 @@ impl Limit {
     }
 
     #[cfg(not(feature = "tokio"))]
-    const fn of(_: &Serving) -> Self {
+    const fn of(_: &Inner, _: &Serving) -> Self {
         Self {}
     }
 

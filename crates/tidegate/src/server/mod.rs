@@ -116,6 +116,7 @@ where
 
     /// Ready at once, as a refusal does not need the inner service. If that is not ready, those who
     /// are admitted wait for it.
+    #[inline]
     fn poll_ready(&mut self, waking: &mut Waking<'_>) -> Poll<Result<(), S::Error>> {
         if !self.ready
             && let Poll::Ready(ready) = self.inner.poll_ready(waking)
@@ -126,6 +127,7 @@ where
         Poll::Ready(Ok(()))
     }
 
+    #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let inner = &self.task.inner;
         if context::with(|_, context| Arc::ptr_eq(&context.task.inner, inner)).unwrap_or(false) {
@@ -135,7 +137,7 @@ where
             Verdict::Reject(response) => ResponseFuture::rejected(response),
             Verdict::Serve(mut serving) => {
                 let call = serving.run(|| self.hand_on(request));
-                ResponseFuture::serving(serving, call)
+                ResponseFuture::serving(&self.task.inner, serving, call)
             }
         }
     }
@@ -143,6 +145,7 @@ where
 
 impl<S: Clone> Service<S> {
     /// Calls the inner service, now if it is ready.
+    #[inline]
     fn hand_on<B>(&mut self, request: Request<B>) -> future::Call<S, B>
     where
         S: tower_service::Service<Request<B>>,

@@ -10,18 +10,16 @@ use super::decide::Why;
 use super::trace::Trace;
 use super::turns::{BEGUN, Place};
 use crate::context::{Context, saying};
-use crate::executor::Tracked;
 use crate::metrics::cell;
 use crate::report::Wanted;
 use crate::task::Inner;
 use core::task::Context as Waking;
 use http::{HeaderMap, Response, StatusCode, Version};
 use std::sync::Arc;
-use std::time::SystemTime;
 use tidegate_core::Cost;
 use tidegate_core::admission::Permit;
 use tidegate_core::decision::{Advice, Reason, Rejection};
-use tidegate_meter::{Account, Scope};
+use tidegate_meter::Scope;
 use tidegate_wire::answer;
 use tidegate_wire::grpc::Code;
 use tidegate_wire::headers::GRPC_STATUS;
@@ -57,6 +55,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    #[inline]
     pub(super) fn new(
         permit: Permit,
         context: Context,
@@ -66,7 +65,7 @@ impl Serving {
         Self {
             trace: Trace::of(&permit, id),
             permit: Some(permit),
-            scope: Account::with_context(context).scope(),
+            scope: Scope::with_context(context),
             id,
             protocol,
             version: Version::HTTP_11,
@@ -83,26 +82,24 @@ impl Serving {
         scope.run(|| saying(None, || trace.run(work)))
     }
 
+    #[inline]
     pub(super) fn with_context<R>(&self, ask: impl FnOnce(&Context) -> R) -> Option<R> {
         self.scope.account().context::<Context>().map(ask)
     }
 
+    #[inline]
     pub(super) fn task(&self) -> Option<&Arc<Inner>> {
         self.scope.account().context::<Context>().map(|context| &context.task.inner)
-    }
-
-    /// `future`, counted while it wants the CPU.
-    pub(super) fn track<F>(&self, future: F) -> Option<Tracked<F>> {
-        self.task().map(|task| task.executor.track_in_place(future))
     }
 
     /// Whether its handler may be polled.
     #[inline]
     pub(super) fn turn(&self, place: &mut Place, waking: &mut Waking<'_>) -> Turn {
+        if !self.dear {
+            return Turn::Now;
+        }
         match self.task() {
-            Some(task) if place.is_taken() || self.dear && task.is_busy() => {
-                self.take_turn(task, place, waking)
-            }
+            Some(task) if place.is_taken() || task.is_busy() => self.take_turn(task, place, waking),
             _ => Turn::Now,
         }
     }
@@ -126,14 +123,22 @@ impl Serving {
     /// Its handler was polled, and waits for something.
     #[inline]
     pub(super) fn turn_over(&self, place: &mut Place, turn: Turn) {
-        if turn == Turn::Now
-            && place.is_taken()
+        if turn == Turn::Now {
+            self.leave(place);
+        }
+    }
+
+    /// It has run, or never will.
+    #[inline]
+    pub(super) fn leave(&self, place: &mut Place) {
+        if place.is_taken()
             && let Some(task) = self.task()
         {
             place.leave(&task.turns);
         }
     }
 
+    #[cold]
     fn count(&self, cell: usize) {
         if let Some(task) = self.task() {
             task.with_lane(|lane| lane.count(cell));
@@ -147,6 +152,7 @@ impl Serving {
     }
 
     /// The handler has answered: the request goes on until the body ends.
+    #[inline]
     pub(super) fn answer<RB>(mut self, response: Response<RB>) -> Response<Body<RB>>
     where
         RB: http_body::Body<Data = bytes::Bytes>,
@@ -190,14 +196,13 @@ impl Serving {
 
     /// It is known how it ended. Returns the status to answer with if that is another.
     fn end(&self, status: StatusCode, headers: &mut HeaderMap) -> Option<StatusCode> {
-        let below = self.with_context(Context::is_overloaded_below).unwrap_or(false);
+        let below = self.with_context(Context::is_overloaded_below) == Some(true);
         if below && let Some(turned) = below::turn(status, headers, self.protocol) {
             self.count(cell::OVERLOADED_BELOW);
             return Some(turned);
         }
         // A gRPC answer without a status was cut off, unless it is not over yet.
-        let answer = answer::read(status, headers, None, self.protocol, SystemTime::now);
-        if answer.outcome.is_failure() == Some(true) {
+        if answer::is_failure(status, headers, self.protocol) {
             self.count(cell::FAILED);
         }
         None

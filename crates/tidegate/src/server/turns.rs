@@ -88,7 +88,7 @@ impl Turns {
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "loom")))]
     fn waiting(&self) -> usize {
         self.queue().waiting.iter().flatten().count()
     }

@@ -9,6 +9,7 @@
 //! one call and dropped after it; that takes locks, and is right all the same.
 
 use super::Inner;
+use super::methods::{Finder, Method};
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
@@ -29,6 +30,7 @@ pub(crate) struct Lane {
     gate: admission::Lane,
     costs: CostLane,
     counts: Writer,
+    methods: Finder,
     rng: SeededRng,
     /// For work that goes on after its request is done; most threads never need it.
     #[cfg(feature = "tokio")]
@@ -41,11 +43,17 @@ impl Lane {
             gate: task.gate.lane(),
             costs: task.costs.lane(),
             counts: task.counting.writer(),
+            methods: task.methods.finder(),
             // Draws have to differ between threads and tasks, or all would shed in step.
             rng: SeededRng::new(RandomState::new().build_hasher().finish()),
             #[cfg(feature = "tokio")]
             late: None,
         }
+    }
+
+    #[inline]
+    pub(crate) fn method(&mut self, name: &str) -> Method {
+        self.methods.find(name)
     }
 
     #[inline]

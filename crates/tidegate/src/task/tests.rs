@@ -66,10 +66,10 @@ async fn strangers_cannot_fill_the_table_of_methods() {
     for n in 0..2_000 {
         call(&task, &format!("/made.Up/{n}"), "12").await;
     }
-    let other = task.inner.methods.find("/made.Up/0");
+    let other = task.inner.methods.finder().find("/made.Up/0");
     assert_eq!((other.id, other.is_new), (MethodId(0), true));
     call(&task, "/real.Service/Method", "0").await;
-    assert_eq!(task.inner.methods.find("/real.Service/Method").id, MethodId(1));
+    assert_eq!(task.inner.methods.finder().find("/real.Service/Method").id, MethodId(1));
     assert_eq!(task.gate().counts().completed(), 2_001);
 }
 
@@ -90,7 +90,7 @@ async fn methods_have_estimates_of_their_own() {
         }
     }
     let estimate = |path| {
-        let method = task.inner.methods.find(path).id;
+        let method = task.inner.methods.finder().find(path).id;
         task.inner.costs.estimate(CustomerId::DEFAULT, method).as_secs_f64()
     };
     let (dear, cheap) = (estimate("/s/dear"), estimate("/s/cheap"));

@@ -49,6 +49,8 @@ fn plain_servers_are_understood() {
         let status = StatusCode::from_u16(status).unwrap();
         let answer = read(status, &map(headers), None, Protocol::Http, now);
         assert_eq!(answer.outcome, outcome, "{status} {headers:?}");
+        let failure = is_failure(status, &map(headers), Protocol::Http);
+        assert_eq!(Some(failure), outcome.is_failure(), "{status} {headers:?}");
         let advice = if let Outcome::Refused(advice) = outcome { Some(advice) } else { None };
         assert_eq!((answer.advice, answer.faults), (advice, Faults::NONE));
     }
@@ -70,7 +72,10 @@ fn advice_without_sense_is_counted() {
 }
 
 fn grpc(trailers: &HeaderMap) -> Answer {
-    read(StatusCode::OK, &HeaderMap::new(), Some(trailers), Protocol::Grpc, now)
+    let answer = read(StatusCode::OK, &HeaderMap::new(), Some(trailers), Protocol::Grpc, now);
+    let failure = is_failure(StatusCode::OK, trailers, Protocol::Grpc);
+    assert_eq!(failure, answer.outcome.is_failure() == Some(true), "{trailers:?}");
+    answer
 }
 
 #[test]

@@ -47,6 +47,15 @@ pub enum Format {
     Text,
 }
 
+impl Format {
+    /// Reads an `endpoint-load-metrics-format`, in any case.
+    pub fn asked(value: &[u8]) -> Option<Self> {
+        let formats = [(&b"bin"[..], Self::Binary), (b"json", Self::Json), (b"text", Self::Text)];
+        let format = formats.into_iter().find(|(name, _)| value.eq_ignore_ascii_case(name));
+        format.map(|(_, format)| format)
+    }
+}
+
 /// Why a report was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
