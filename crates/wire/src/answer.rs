@@ -107,8 +107,9 @@ pub fn read(
 }
 
 /// Whether an answer of ours with these headers, or trailers, is a failure: as
-/// [`Outcome::is_failure`] of what [`read`] finds. For the request path; costs a look-up in gRPC and
-/// none in HTTP.
+/// [`Outcome::is_failure`] of what [`read`] finds.
+///
+/// For the request path; costs a look-up in gRPC, and none in HTTP if it went well.
 pub fn is_failure(status: StatusCode, headers: &HeaderMap, protocol: Protocol) -> bool {
     if protocol == Protocol::Http && !(status.is_server_error() || status.is_client_error()) {
         return false;

@@ -1,8 +1,8 @@
 //! Everything that a request says about itself, in one pass over its headers.
 //!
 //! A dozen headers matter. A dozen look-ups would hash a dozen names, most of which are not there;
-//! going over the headers once costs a compare of lengths each. Nothing is allocated and nothing is believed
-//! yet: who may claim what is for [`customer`](crate::customer).
+//! going over the headers once costs a compare of lengths each. Nothing is allocated and nothing
+//! is believed yet: who may claim what is for [`customer`](crate::customer).
 
 use crate::attempt::Attempts;
 use crate::criticality::{Claims, Source};
