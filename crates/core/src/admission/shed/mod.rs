@@ -94,9 +94,9 @@ const ROOM_SURGE: [f64; LEVELS] = [3.0, 3.5, 4.0, 5.0];
 /// While nothing is cut, customers who are over their quotas may find as much as the level below:
 /// between two levels, so that neither order is upset.
 const ROOM_OVER: [f64; LEVELS] = [3.5, ROOM[0], ROOM[1], ROOM[2]];
-/// So many requests may be in flight however little the task is capable of. Where less than one may,
-/// each level gets in whenever nothing is in flight, and who comes most often comes first. So one
-/// of a lower level is no reason to refuse one of the two highest, and three are none to refuse
+/// So many requests may be in flight however little the task is capable of. Where less than one
+/// may, each level gets in whenever nothing is in flight, and who comes most often comes first. So
+/// one of a lower level is no reason to refuse one of the two highest, and three are none to refuse
 /// what matters most.
 const ROOM_MIN: [f64; LEVELS] = [0.0, 1.0, 2.0, 4.0];
 /// Levels are shut while work waits and those above ask for so much of the capacity: they would not
