@@ -234,3 +234,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn formats_that_are_asked_for() {
+    let table = [
+        ("BIN", Some(Format::Binary)),
+        ("bin", Some(Format::Binary)),
+        ("JSON", Some(Format::Json)),
+        ("Text", Some(Format::Text)),
+        ("yaml", None),
+        ("", None),
+        ("BIN ", None),
+        ("BIN,JSON", None),
+    ];
+    for (asked, format) in table {
+        assert_eq!(Format::asked(asked.as_bytes()), format, "{asked:?}");
+    }
+}
