@@ -8,7 +8,7 @@ use tidegate::Task;
 use tidegate::task::Machine;
 use tidegate_core::machine::MachineFactor;
 
-const ROUNDS: u64 = 10;
+const ROUNDS: u64 = 21;
 
 /// Ten parts of work: in the handler, in a child and its child, on a blocking thread, and in the
 /// body.
@@ -48,19 +48,24 @@ async fn ten_times_the_work_costs_ten_times_as_much() {
         .layer(task.layer());
     let mut client = Client::connect(serve(router).await, Version::Http1).await;
     let worked = || task.gate().counts().worked().as_secs_f64();
-    let mut costs = Vec::new();
-    for path in ["/cheap", "/dear"] {
-        let before = worked();
-        for _ in 0..ROUNDS {
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        // One right after the other, as a machine that others use is faster or slower by half from
+        // one moment to the next.
+        let mut costs = [0.0; 2];
+        for (cost, path) in costs.iter_mut().zip(["/cheap", "/dear"]) {
+            let before = worked();
             assert_eq!(client.get(path, &[]).await.status(), 200);
+            idle(&task).await;
+            *cost = worked() - before;
         }
-        idle(&task).await;
-        costs.push(worked() - before);
+        ratios.push(costs[1] / costs[0]);
     }
-    let ratio = costs[1] / costs[0];
+    ratios.sort_by(f64::total_cmp);
     // A tenth of the work left out would be 9, the body 8, the blocking part 6. What the machine
     // itself does not do twice in the same time is left as the tolerance.
-    assert!((8.2..12.0).contains(&ratio), "{costs:?}");
+    let median = ratios[ratios.len() / 2];
+    assert!((8.2..12.0).contains(&median), "{ratios:?}");
     let snapshot = task.snapshot();
     let counted: u64 = snapshot.costs.buckets.iter().map(|(_, count)| count).sum();
     assert_eq!(counted, 2 * ROUNDS);
