@@ -203,13 +203,15 @@ impl Load {
         let mut lane = gate.lane();
         let Self { customers, criticality, estimate, step, .. } = self.clone();
         let actual = Cost::from_nanos(estimate.as_nanos() / 10 * 9);
+        // A shell has its time in nanoseconds already.
+        let step = step.as_nanos() as u64;
         let mut rng = SeededRng::new(2);
         let (mut clock, mut first) = (Timestamp::from_secs(1), 0);
         move |operations| {
             // On the stack, where no other thread's state is near.
             let (mut now, mut rng) = (clock, rng.fork());
             for i in first..first + operations {
-                now += step;
+                now = Timestamp::from_nanos(now.as_nanos() + step);
                 // Known only when the request is there, so that the loop is not built around it.
                 let request = Request::new(black_box(criticality), estimate);
                 let request = request.customer(at(&customers, i));

@@ -282,7 +282,11 @@ impl Lane {
     }
 
     /// May this request in? No lock, no allocation, no waiting.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
     pub fn admit(&mut self, request: &Request, now: Timestamp, rng: &mut impl Rng) -> Decision {
         // Whoever sees the number of a plan sees its limits.
         let flags = self.gate.flags.load(Ordering::Acquire);
@@ -296,13 +300,21 @@ impl Lane {
     }
 
     /// The request is done and has cost `actual`.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
     pub fn complete(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
         self.lease.give_back(&self.gate.room, self.gate.plan(), permit.charge().cost);
         self.returns.take(permit, actual, now);
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
     fn check(
         &mut self,
         flags: u64,
@@ -316,7 +328,8 @@ impl Lane {
         if request.deadline <= now {
             return Err(Reason::DeadlinePassed);
         }
-        let Ok(keeps) = self.gate.quota.look(request.customer, request.criticality, now) else {
+        let Ok(keeps) = self.returns.quota.gate().look(request.customer, request.criticality, now)
+        else {
             return Err(Reason::OutOfQuota);
         };
         if keeps == Keeps::Over {

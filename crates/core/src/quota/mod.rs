@@ -310,17 +310,9 @@ impl QuotaGate {
     }
 
     /// What a customer is charged at, level by level.
-    #[inline]
     fn paces(&self, customer: usize) -> Paces {
         let buckets = &self.customers[customer];
-        let mut paces = Paces([Pace::UNLIMITED; LEVELS]);
-        paces.0[TOTAL] = buckets.pace(TOTAL);
-        if self.by_level() {
-            for level in 0..TOTAL {
-                paces.0[level] = buckets.pace(level);
-            }
-        }
-        paces
+        Paces(core::array::from_fn(|level| buckets.pace(level)))
     }
 
     #[inline]
@@ -340,8 +332,7 @@ impl QuotaGate {
 struct Paces([Pace; LEVELS]);
 
 impl Paces {
-    /// By which to recognise them.
-    #[inline]
+    /// By which to recognise them; where only the total has one, that is its own tag.
     fn tag(self) -> u16 {
         self.0.into_iter().fold(0_u16, |tag, pace| tag.rotate_left(3) ^ pace.tag())
     }
@@ -413,10 +404,26 @@ impl QuotaLane {
         now: Timestamp,
     ) -> Charge {
         let customer = self.known(customer);
+        self.count(customer, criticality.index(), cost.as_nanos());
+        if self.gate.by_level() {
+            return self.charge_by_level(customer, criticality, cost, now);
+        }
+        let pace = self.gate.customers[customer].pace(TOTAL);
+        self.take_total(customer, cost, pace, u64::MAX, now);
+        Charge { cost, tag: pace.tag() }
+    }
+
+    #[cold]
+    fn charge_by_level(
+        &mut self,
+        customer: usize,
+        criticality: Criticality,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Charge {
         // Before it is charged: if limits change in between, it is recognised as another's, and
         // nothing of it is given back.
         let tag = self.gate.paces(customer).tag();
-        self.count(customer, criticality.index(), cost.as_nanos());
         self.take(customer, criticality, cost, u64::MAX, now);
         Charge { cost, tag }
     }
@@ -440,6 +447,26 @@ impl QuotaLane {
         // Wraps when the actual cost is lower; so do the sums that readers take.
         let correction = actual.as_nanos().wrapping_sub(charge.cost.as_nanos());
         self.count(customer, criticality.index(), correction);
+        if self.gate.by_level() {
+            return self.settle_by_level(customer, criticality, charge, actual, now);
+        }
+        let pace = self.gate.customers[customer].pace(TOTAL);
+        if actual >= charge.cost {
+            self.take_total(customer, actual - charge.cost, pace, self.gate.depth_max, now);
+        } else if charge.tag == pace.tag() {
+            self.give_back_level(customer, TOTAL, (charge.cost - actual).as_nanos(), pace);
+        }
+    }
+
+    #[cold]
+    fn settle_by_level(
+        &mut self,
+        customer: usize,
+        criticality: Criticality,
+        charge: Charge,
+        actual: Cost,
+        now: Timestamp,
+    ) {
         if actual >= charge.cost {
             let surprise = actual - charge.cost;
             self.take(customer, criticality, surprise, self.gate.depth_max, now);
@@ -471,7 +498,7 @@ impl QuotaLane {
         }
     }
 
-    #[inline]
+    /// Takes from every bucket at or above the level.
     fn take(
         &mut self,
         customer: usize,
@@ -480,12 +507,23 @@ impl QuotaLane {
         depth_max: u64,
         now: Timestamp,
     ) {
-        self.take_level(customer, TOTAL, cost.as_nanos(), depth_max, now);
-        if self.gate.by_level() {
-            for level in criticality.index()..TOTAL {
-                self.take_level(customer, level, cost.as_nanos(), depth_max, now);
-            }
+        for level in criticality.index()..LEVELS {
+            let pace = self.gate.customers[customer].pace(level);
+            self.take_level(customer, level, cost.as_nanos(), pace, depth_max, now);
         }
+    }
+
+    /// Takes from the only bucket that there is as long as nobody has limits by criticality.
+    #[inline]
+    fn take_total(
+        &mut self,
+        customer: usize,
+        cost: Cost,
+        pace: Pace,
+        depth_max: u64,
+        now: Timestamp,
+    ) {
+        self.take_level(customer, TOTAL, cost.as_nanos(), pace, depth_max, now);
     }
 
     #[inline]
@@ -494,10 +532,10 @@ impl QuotaLane {
         customer: usize,
         level: usize,
         cost: u64,
+        pace: Pace,
         depth_max: u64,
         now: Timestamp,
     ) {
-        let pace = self.gate.customers[customer].pace(level);
         let lease = self.lease(customer, level);
         if lease.tag() == pace.tag() && lease.left >= cost {
             lease.left -= cost;
@@ -543,13 +581,9 @@ impl QuotaLane {
     }
 
     /// Gives back what was taken at `paces`, as far as these still hold.
-    #[inline]
     fn give_back(&mut self, customer: usize, criticality: Criticality, cost: Cost, paces: Paces) {
-        self.give_back_level(customer, TOTAL, cost.as_nanos(), paces.0[TOTAL]);
-        if self.gate.by_level() {
-            for level in criticality.index()..TOTAL {
-                self.give_back_level(customer, level, cost.as_nanos(), paces.0[level]);
-            }
+        for level in criticality.index()..LEVELS {
+            self.give_back_level(customer, level, cost.as_nanos(), paces.0[level]);
         }
     }
 
