@@ -11,7 +11,7 @@
 
 use crate::Outcome;
 use crate::measure::cpu_seconds;
-use crate::overload::server::{Contender, Options as Server, app};
+use crate::overload::server::{Contender, Options as Server, app, task};
 use axum::serve::Listener;
 use clap::Args;
 use std::io;
@@ -51,7 +51,11 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let server = Server::hello_world(options.contender);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (router, _task) = app(&server)?;
+        let task = match options.contender {
+            Contender::Tidegate => Some(task()?),
+            _ => None,
+        };
+        let router = app(&server, task)?;
         let (mut near, far) = duplex(4_096);
         tokio::spawn(async move { axum::serve(Once(Some(far)), router).await });
         let mut answer = [0; 4_096];

@@ -1,5 +1,6 @@
-//! What the layer costs a server that does nothing else: CPU per request of hello-world in axum,
-//! bare, behind tower's `LoadShed` and `ConcurrencyLimit`, and behind a task's layer.
+//! What the layer costs a server that does nothing else: CPU per request of hello-world in axum and
+//! in tonic, bare, behind a layer that does nothing, behind tower's `LoadShed` and
+//! `ConcurrencyLimit`, and behind a task's layer.
 //!
 //! The servers are those of `overload` without the work, each a process of its own on one core, and
 //! all of them stay for the whole run. A few callers on another core ask again as soon as they are
@@ -13,14 +14,15 @@
 use crate::Outcome;
 use crate::measure::{Cpus, median, pin};
 use crate::overload::load::Load;
-use crate::overload::server::{Contender, Server, Setup};
+use crate::overload::server::{App, Contender, Server, Setup};
 use clap::Args;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Without the work there is nothing to yield for.
-const CONTENDERS: [Contender; 3] = [Contender::Nothing, Contender::Tower, Contender::Tidegate];
+const CONTENDERS: [Contender; 4] =
+    [Contender::Nothing, Contender::Layer, Contender::Tower, Contender::Tidegate];
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -33,6 +35,9 @@ pub(crate) struct Options {
     /// How long each server is asked in a round.
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
+    /// Only servers that are made with this.
+    #[arg(long, value_enum)]
+    app: Option<App>,
     /// How many ask at a time. They are fewer than tower's limit, which so refuses nobody.
     #[arg(long, default_value_t = 16)]
     callers: usize,
@@ -77,53 +82,86 @@ impl Found {
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let cpus = Cpus::new();
-    let setup = Setup { rounds: 0, event_interval: 61, cpu: cpus.nth(0) };
     let pinned = pin(cpus.nth(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let found = runtime.block_on(measure(options, setup))?;
-    let [bare, tower, ..] = &found[..] else { return Err("a server is missing".into()) };
-    let name = |found: &Found| found.contender.name().to_owned();
-    if options.json {
-        let by_name = |figure: &dyn Fn(&Found) -> f64| {
-            found.iter().map(|f| (name(f), json!(round(figure(f))))).collect::<Map<_, _>>()
-        };
-        let object = json!({
-            "cpu_us_per_request": by_name(&Found::median_micros),
-            "over_bare": by_name(&|found| found.ratio_to(bare)),
-            "over_tower": by_name(&|found| found.ratio_to(tower)),
-            "server_cpus": by_name(&|found| median(found.busy.iter().copied())),
-            "refused": by_name(&|found| found.refused as f64 / found.answers as f64),
-            "pinned": pinned,
-        });
-        println!("{object}");
-        return Ok(());
+    let mut object = Map::new();
+    for app in App::ALL.into_iter().filter(|&app| options.app.is_none_or(|only| only == app)) {
+        let setup = Setup { app, rounds: 0, event_interval: 61, cpu: cpus.nth(0) };
+        let found = runtime.block_on(measure(options, setup))?;
+        if options.json {
+            object.insert(app.name().to_owned(), as_json(&found));
+        } else {
+            print(app, &found);
+        }
     }
+    if options.json {
+        object.insert("pinned".to_owned(), pinned.into());
+        println!("{}", Value::from(object));
+    } else {
+        let pinned = if pinned { "on cores of their own" } else { "NOT pinned" };
+        println!("Medians of {} rounds; the servers and the callers {pinned}.", options.rounds);
+    }
+    Ok(())
+}
+
+/// The server that others are compared with.
+fn the(contender: Contender, found: &[Found]) -> &Found {
+    let the = found.iter().find(|found| found.contender == contender);
+    the.unwrap_or_else(|| unreachable!("all are measured"))
+}
+
+fn as_json(found: &[Found]) -> Value {
+    let [bare, layer, tower] = [Contender::Nothing, Contender::Layer, Contender::Tower]
+        .map(|contender| the(contender, found));
+    let by_name = |figure: &dyn Fn(&Found) -> f64| {
+        let of = |f: &Found| (f.contender.name().to_owned(), json!(round(figure(f))));
+        found.iter().map(of).collect::<Map<_, _>>()
+    };
+    json!({
+        "cpu_us_per_request": by_name(&Found::median_micros),
+        "over_bare": by_name(&|found| found.ratio_to(bare)),
+        "over_layer": by_name(&|found| found.ratio_to(layer)),
+        "over_tower": by_name(&|found| found.ratio_to(tower)),
+        "server_cpus": by_name(&|found| median(found.busy.iter().copied())),
+        "refused": by_name(&|found| found.refused as f64 / found.answers as f64),
+    })
+}
+
+fn print(app: App, found: &[Found]) {
     println!(
-        "{:<10} {:>11} {:>10} {:>11} {:>6} {:>9} {:>9}",
-        "", "CPU us/req", "over bare", "over tower", "CPUs", "requests", "refused"
+        "{:<10} {:>11} {:>10} {:>11} {:>11} {:>6} {:>9} {:>9}",
+        app.name(),
+        "CPU us/req",
+        "over bare",
+        "over layer",
+        "over tower",
+        "CPUs",
+        "requests",
+        "refused"
     );
-    for each in &found {
+    let [bare, layer, tower] = [Contender::Nothing, Contender::Layer, Contender::Tower]
+        .map(|contender| the(contender, found));
+    for each in found {
         println!(
-            "{:<10} {:>11.2} {:>10.3} {:>11.3} {:>6.2} {:>9} {:>9}",
-            name(each),
+            "{:<10} {:>11.2} {:>10.3} {:>11.3} {:>11.3} {:>6.2} {:>9} {:>9}",
+            each.contender.name(),
             each.median_micros(),
             each.ratio_to(bare),
+            each.ratio_to(layer),
             each.ratio_to(tower),
             median(each.busy.iter().copied()),
             each.answers,
             each.refused,
         );
     }
-    let pinned = if pinned { "on cores of their own" } else { "NOT pinned" };
-    println!("\nMedians of {} rounds; the servers and the callers {pinned}.", options.rounds);
-    Ok(())
+    println!();
 }
 
 async fn measure(options: &Options, setup: Setup) -> Outcome<Vec<Found>> {
     let mut found = Vec::new();
     for contender in CONTENDERS {
         let server = Server::start(contender, setup)?;
-        let load = Load::new(server.address, options.callers).await?;
+        let load = Load::new(setup.app, server.address, options.callers).await?;
         let (micros, busy) = (Vec::new(), Vec::new());
         found.push(Found { contender, server, load, micros, busy, answers: 0, refused: 0 });
     }

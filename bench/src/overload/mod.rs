@@ -1,7 +1,7 @@
 //! A server that is offered ten times what it can do, with and without protection.
 //!
-//! An axum server whose handler uses some milliseconds of CPU, alone on one core; the load is on
-//! another. The load goes from calm to twice and ten times the capacity and back, without a pause.
+//! A server in axum or tonic whose handler uses some milliseconds of CPU, alone on one core; the load
+//! is on another. The load goes from calm to twice and ten times the capacity and back, without a pause.
 //! Each contender is a process of its own, and before each the capacity is found again with the
 //! bare server: four callers who ask without a pause.
 //!
@@ -9,7 +9,9 @@
 //! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of
 //! the core the server got in overload, and `useful` what share of that became good answers.
 
+mod callers;
 mod figures;
+mod grpc;
 pub(crate) mod load;
 pub(crate) mod server;
 
@@ -19,7 +21,7 @@ use clap::Args;
 use figures::{Figures, Phase, good_by_phase};
 use load::{Answer, CONNECTIONS, Load};
 use serde_json::json;
-use server::{Contender, Counted, Server, Setup, rounds_in};
+use server::{App, Contender, Counted, Server, Setup, rounds_in};
 use std::time::Duration;
 use tidegate_core::rng::SeededRng;
 use tokio::task::JoinHandle;
@@ -40,6 +42,9 @@ pub(crate) struct Options {
     /// How long each phase lasts.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
+    /// What the server is made with.
+    #[arg(long, value_enum, default_value = "axum")]
+    app: App,
     /// Only this contender.
     #[arg(long, value_enum)]
     only: Option<Contender>,
@@ -59,17 +64,24 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let (serving, asking) = (cpus.nth(0), cpus.nth(1));
     let pinned = pin(serving);
     let rounds = rounds_in(options.work_ms / 1e3);
-    let setup = Setup { rounds, event_interval: options.event_interval, cpu: serving };
+    let setup =
+        Setup { app: options.app, rounds, event_interval: options.event_interval, cpu: serving };
     let pinned = pin(asking) && pinned;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();
-    for contender in Contender::ALL {
+    for contender in Contender::IN_OVERLOAD {
         if options.only.is_none_or(|only| only == contender) {
             rows.extend(runtime.block_on(contend(options, contender, setup))?);
         }
     }
     if options.json {
-        println!("{}", json!({ "seed": options.seed, "pinned": pinned, "phases": rows }));
+        let report = json!({
+            "seed": options.seed,
+            "app": options.app.name(),
+            "pinned": pinned,
+            "phases": rows,
+        });
+        println!("{report}");
     } else {
         figures::print(&rows);
         if !pinned || !cpus.are_two() {
@@ -82,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
 /// Requests a second that a bare server can answer.
 async fn capacity(setup: Setup) -> Outcome<f64> {
     let server = Server::start(Contender::Nothing, setup)?;
-    let load = Load::new(server.address, CALLERS).await?;
+    let load = Load::new(setup.app, server.address, CALLERS).await?;
     // Caches, and the clock of the core.
     load.closed(CALLERS, CALIBRATION / 4).await?;
     let start = Instant::now();
@@ -94,7 +106,7 @@ async fn capacity(setup: Setup) -> Outcome<f64> {
 async fn contend(options: &Options, contender: Contender, setup: Setup) -> Outcome<Vec<Figures>> {
     let capacity = capacity(setup).await?;
     let mut server = Server::start(contender, setup)?;
-    let load = Load::new(server.address, CONNECTIONS).await?;
+    let load = Load::new(setup.app, server.address, CONNECTIONS).await?;
     let mut rng = SeededRng::new(options.seed);
     let mut phases: Vec<(f64, f64, Vec<JoinHandle<Answer>>)> = Vec::new();
     let mut begin = Instant::now();

@@ -18,17 +18,20 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tidegate::{Criticality, Task};
 use tidegate_core::decision::Reason;
 use tidegate_wire::customer::Identities;
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
+use tower::layer::util::Identity;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
+use tower_resilience_adaptive::{AdaptiveLimiterLayer, Aimd};
 
 /// Set by hand, as tower has it: a fifth of the deadline at 5 ms each. More would be later answers,
 /// fewer would refuse calm traffic.
-const LIMIT: usize = 40;
+pub(super) const LIMIT: usize = 40;
 
 /// What is between the load and the handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,20 +43,48 @@ pub(crate) enum Contender {
     /// The same, and the handler waits once before it works. Without that it is done within one
     /// poll, and there is never more than one in flight to be counted.
     TowerYielding,
+    /// `tower-resilience`'s limit, which follows latency (AIMD), behind `LoadShed`; the handler
+    /// waits once here too.
+    Adaptive,
+    /// A layer that does nothing: what having any costs.
+    Layer,
     /// A `Task` with its defaults.
     Tidegate,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Nothing, Self::Tower, Self::TowerYielding, Self::Tidegate];
+    /// Those who do something about it, and who does nothing.
+    pub(crate) const IN_OVERLOAD: [Self; 5] =
+        [Self::Nothing, Self::Tower, Self::TowerYielding, Self::Adaptive, Self::Tidegate];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
             Self::Tower => "tower",
             Self::TowerYielding => "tower-yielding",
+            Self::Adaptive => "adaptive",
+            Self::Layer => "layer",
             Self::Tidegate => "tidegate",
+        }
+    }
+}
+
+/// What the server is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum App {
+    /// axum over HTTP/1.1.
+    Axum,
+    /// tonic: unary gRPC over HTTP/2.
+    Tonic,
+}
+
+impl App {
+    pub(crate) const ALL: [Self; 2] = [Self::Axum, Self::Tonic];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Axum => "axum",
+            Self::Tonic => "tonic",
         }
     }
 }
@@ -61,7 +92,9 @@ impl Contender {
 #[derive(Args)]
 pub(crate) struct Options {
     #[arg(value_enum)]
-    contender: Contender,
+    pub(super) contender: Contender,
+    #[arg(value_enum)]
+    app: App,
     /// Rounds of work in a request.
     rounds: u64,
     /// After how many polls the runtime looks for what has arrived.
@@ -73,7 +106,7 @@ pub(crate) struct Options {
 impl Options {
     /// A server that does nothing.
     pub(crate) const fn hello_world(contender: Contender) -> Self {
-        Self { contender, rounds: 0, event_interval: 61, cpu: None }
+        Self { contender, app: App::Axum, rounds: 0, event_interval: 61, cpu: None }
     }
 }
 
@@ -109,6 +142,23 @@ fn handle(rounds: u64) -> u64 {
     sum
 }
 
+/// What a request does, whatever brought it. Without rounds it does nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Handler {
+    rounds: u64,
+    yields: bool,
+}
+
+impl Handler {
+    pub(super) async fn handle(self) -> u64 {
+        if self.yields {
+            tokio::task::yield_now().await;
+        }
+        // Hello-world is not to pay for clocks.
+        if self.rounds == 0 { 1 } else { handle(self.rounds) }
+    }
+}
+
 /// The child's side.
 pub(crate) fn serve(options: &Options) -> Outcome {
     // Threads that are started later inherit it.
@@ -116,51 +166,69 @@ pub(crate) fn serve(options: &Options) -> Outcome {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().event_interval(options.event_interval).build()?;
     runtime.block_on(async {
-        let (router, task) = app(options)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        println!("{}", listener.local_addr()?.port());
+        let port = listener.local_addr()?.port();
+        let task = match options.contender {
+            Contender::Tidegate => Some(task()?),
+            _ => None,
+        };
+        let counting = task.clone();
+        println!("{port}");
         std::thread::spawn(move || {
             for _ in std::io::stdin().lines().map_while(Result::ok) {
-                let task = task.as_ref().map_or(Value::Null, counted);
+                let task = counting.as_ref().map_or(Value::Null, counted);
                 let used = USED_NANOS.load(Ordering::Relaxed) as f64 / 1e9;
                 let handled = HANDLED.load(Ordering::Relaxed);
                 println!("{}", json!({ "used": used, "handled": handled, "task": task }));
             }
             std::process::exit(0);
         });
-        Ok(axum::serve(listener, router).await?)
+        match options.app {
+            App::Axum => Ok(axum::serve(listener, app(options, task)?).await?),
+            App::Tonic => super::grpc::serve(options, task, listener).await,
+        }
     })
 }
 
-pub(crate) fn app(options: &Options) -> Outcome<(Router, Option<Task>)> {
-    let rounds = options.rounds;
-    let yields = options.contender == Contender::TowerYielding;
-    let handler = move || async move {
-        if yields {
-            tokio::task::yield_now().await;
+impl Options {
+    pub(super) fn handler(&self) -> Handler {
+        let yields = matches!(self.contender, Contender::TowerYielding | Contender::Adaptive);
+        Handler { rounds: self.rounds, yields }
+    }
+}
+
+/// The load may claim what it wants.
+pub(crate) fn task() -> Outcome<Task> {
+    let identities = Identities::default().unidentified(Criticality::CriticalPlus);
+    Ok(Task::builder("overload").identities(identities).start()?)
+}
+
+/// As far from the calm latency as tower's limit is.
+pub(super) fn aimd() -> Outcome<AdaptiveLimiterLayer<Aimd>> {
+    let aimd = Aimd::builder()
+        .initial_limit(LIMIT)
+        .min_limit(1)
+        .max_limit(1_000)
+        .latency_threshold(Duration::from_millis(100));
+    Ok(AdaptiveLimiterLayer::new(aimd.build()?))
+}
+
+pub(crate) fn app(options: &Options, task: Option<Task>) -> Outcome<Router> {
+    let handler = options.handler();
+    let router = Router::new()
+        .route("/", get(move || async move { format!("{:x}\n", handler.handle().await) }));
+    let overloaded = |_: axum::BoxError| async { StatusCode::SERVICE_UNAVAILABLE };
+    let shed =
+        ServiceBuilder::new().layer(HandleErrorLayer::new(overloaded)).layer(LoadShedLayer::new());
+    Ok(match (options.contender, task) {
+        (_, Some(task)) => router.layer(task.layer()),
+        // axum makes a stack for each connection, and this one limit counts for all.
+        (Contender::Tower | Contender::TowerYielding, _) => {
+            router.layer(shed.layer(GlobalConcurrencyLimitLayer::new(LIMIT)))
         }
-        // Hello-world is not to pay for clocks.
-        let sum = if rounds == 0 { 1 } else { handle(rounds) };
-        format!("{sum:x}\n")
-    };
-    let router = Router::new().route("/", get(handler));
-    Ok(match options.contender {
-        Contender::Nothing => (router, None),
-        Contender::Tower | Contender::TowerYielding => {
-            let overloaded = |_: axum::BoxError| async { StatusCode::SERVICE_UNAVAILABLE };
-            let stack = ServiceBuilder::new()
-                .layer(HandleErrorLayer::new(overloaded))
-                .layer(LoadShedLayer::new())
-                // axum makes a stack for each connection, and this one limit counts for all.
-                .layer(GlobalConcurrencyLimitLayer::new(LIMIT));
-            (router.layer(stack), None)
-        }
-        Contender::Tidegate => {
-            // The load may claim what it wants.
-            let identities = Identities::default().unidentified(Criticality::CriticalPlus);
-            let task = Task::builder("overload").identities(identities).start()?;
-            (router.layer(task.layer()), Some(task))
-        }
+        (Contender::Adaptive, _) => router.layer(shed.layer(aimd()?)),
+        (Contender::Layer, _) => router.layer(Identity::new()),
+        (Contender::Nothing | Contender::Tidegate, _) => router,
     })
 }
 
@@ -217,6 +285,7 @@ pub(crate) struct Counted {
 /// How every server of a run is set up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
+    pub(crate) app: App,
     pub(crate) rounds: u64,
     pub(crate) event_interval: u32,
     pub(crate) cpu: Option<usize>,
@@ -233,7 +302,8 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start(contender: Contender, setup: Setup) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["overload-server", contender.name(), &setup.rounds.to_string()]);
+        command.args(["overload-server", contender.name(), setup.app.name()]);
+        command.arg(setup.rounds.to_string());
         command.arg(setup.event_interval.to_string());
         command.args(setup.cpu.map(|cpu| cpu.to_string()));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
