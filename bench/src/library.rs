@@ -2,10 +2,11 @@
 //! in tonic, bare, behind a layer that does nothing, behind tower's `LoadShed` and
 //! `ConcurrencyLimit`, and behind a task's layer.
 //!
-//! The servers are those of `overload` without the work, each a process of its own on one core, and
-//! all of them stay for the whole run. A few callers on another core ask again as soon as they are
-//! answered, one server after the other, round by round; what counts is the CPU time of the
-//! server's process, its sampler's included, over the answers of the round.
+//! The servers are those of `overload` without the work, each a process of its own on one core. A few
+//! callers on another core ask again as soon as they are answered, one server after the other, round
+//! by round; what counts is the CPU time of the server's process, its sampler's included, over the
+//! answers of the round. Where a process happens to lie in memory makes it some percent quicker or
+//! slower for as long as it lives, so all of them are started anew every few rounds.
 //!
 //! **Where it is wrong.** The slower the callers, the more often the server sleeps between two
 //! requests, and the more of its time is the kernel's: ratios come nearer to one. What a round is
@@ -29,11 +30,14 @@ pub(crate) struct Options {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Rounds to take medians over.
-    #[arg(long, default_value_t = 15)]
+    /// How often the servers are started anew.
+    #[arg(long, default_value_t = 10)]
+    starts: u32,
+    /// Rounds of each start. Medians are over the rounds of all.
+    #[arg(long, default_value_t = 2)]
     rounds: u32,
     /// How long each server is asked in a round.
-    #[arg(long, default_value_t = 0.7)]
+    #[arg(long, default_value_t = 0.4)]
     seconds: f64,
     /// Only servers that are made with this.
     #[arg(long, value_enum)]
@@ -43,11 +47,9 @@ pub(crate) struct Options {
     callers: usize,
 }
 
-/// A server and what was found of it, by round.
+/// What was found of a contender, by round.
 struct Found {
     contender: Contender,
-    server: Server,
-    load: Load,
     /// Microseconds of CPU time for each request.
     micros: Vec<f64>,
     /// CPUs in use.
@@ -58,16 +60,8 @@ struct Found {
 }
 
 impl Found {
-    async fn round(&mut self, callers: usize, duration: Duration) -> Outcome {
-        let (start, used) = (Instant::now(), self.server.cpu_seconds()?);
-        let answers = self.load.closed(callers, duration).await?;
-        let used = self.server.cpu_seconds()? - used;
-        let all = answers.good + answers.others;
-        self.micros.push(used * 1e6 / all as f64);
-        self.busy.push(used / start.elapsed().as_secs_f64());
-        self.answers += all;
-        self.refused += answers.others;
-        Ok(())
+    const fn new(contender: Contender) -> Self {
+        Self { contender, micros: Vec::new(), busy: Vec::new(), answers: 0, refused: 0 }
     }
 
     fn median_micros(&self) -> f64 {
@@ -99,7 +93,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
         println!("{}", Value::from(object));
     } else {
         let pinned = if pinned { "on cores of their own" } else { "NOT pinned" };
-        println!("Medians of {} rounds; the servers and the callers {pinned}.", options.rounds);
+        println!(
+            "Medians of {} rounds; the servers and the callers {pinned}.",
+            options.starts.max(1) * options.rounds.max(1)
+        );
     }
     Ok(())
 }
@@ -158,29 +155,45 @@ fn print(app: App, found: &[Found]) {
 }
 
 async fn measure(options: &Options, setup: Setup) -> Outcome<Vec<Found>> {
-    let mut found = Vec::new();
-    for contender in CONTENDERS {
-        let server = Server::start(contender, setup)?;
-        let load = Load::new(setup.app, server.address, options.callers).await?;
-        let (micros, busy) = (Vec::new(), Vec::new());
-        found.push(Found { contender, server, load, micros, busy, answers: 0, refused: 0 });
-    }
-    let duration = Duration::from_secs_f64(options.seconds);
-    // The first round warms up and is not counted.
-    for round in 0..=options.rounds {
-        for each in &mut found {
-            each.round(options.callers, duration).await?;
-            if round == 0 {
-                each.micros.clear();
-                each.busy.clear();
-                (each.answers, each.refused) = (0, 0);
+    let mut found = CONTENDERS.map(Found::new);
+    for _ in 0..options.starts.max(1) {
+        let mut servers = Vec::new();
+        for contender in CONTENDERS {
+            let server = Server::start(contender, setup)?;
+            let load = Load::new(setup.app, server.address, options.callers).await?;
+            servers.push((server, load));
+        }
+        // The first round warms up and is not counted.
+        for round in 0..=options.rounds.max(1) {
+            for ((server, load), found) in servers.iter().zip(&mut found) {
+                let counts = round > 0;
+                measure_once(options, server, load, counts.then_some(found)).await?;
             }
         }
+        for (_, load) in &servers {
+            load.close();
+        }
     }
-    for each in &found {
-        each.load.close();
+    Ok(found.into())
+}
+
+async fn measure_once(
+    options: &Options,
+    server: &Server,
+    load: &Load,
+    found: Option<&mut Found>,
+) -> Outcome {
+    let (start, used) = (Instant::now(), server.cpu_seconds()?);
+    let answers = load.closed(options.callers, Duration::from_secs_f64(options.seconds)).await?;
+    let used = server.cpu_seconds()? - used;
+    let all = answers.good + answers.others;
+    if let Some(found) = found {
+        found.micros.push(used * 1e6 / all as f64);
+        found.busy.push(used / start.elapsed().as_secs_f64());
+        found.answers += all;
+        found.refused += answers.others;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Four digits after the point.

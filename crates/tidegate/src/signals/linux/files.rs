@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 /// More than any of these files has, but for a table of mounts with ten thousand lines.
 const BYTES_MAX: u64 = 4 << 20;
+/// More than most of them have: one call of the system then reads all of it, where beginning with
+/// nothing takes eight.
+const BYTES_USUAL: usize = 4 << 10;
 
 /// Why something is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -110,7 +113,7 @@ impl Files {
 
     pub(super) fn read(&self, path: impl AsRef<Path>) -> Result<Text, Unknown> {
         let path = path.as_ref();
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(BYTES_USUAL);
         std::fs::File::open(self.locate(path))
             .and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes))
             .map_err(|error| Unknown::Unreadable { path: path.into(), kind: error.kind() })?;
