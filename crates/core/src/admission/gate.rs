@@ -264,6 +264,7 @@ impl Lane {
     /// knows who comes next, so that many such reads wait for memory together and none of the
     /// decisions does. Changes nothing; the number is for the compiler, which must not think that
     /// nobody wants it.
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub fn touch(&self, customer: CustomerId, criticality: Criticality) -> u64 {
@@ -275,6 +276,7 @@ impl Lane {
     }
 
     /// As [`Lane::touch`], for the next tick of the controller.
+    #[doc(hidden)]
     #[must_use]
     pub fn touch_all(&self) -> u64 {
         let lines = core::array::from_fn::<usize, { cell::DARK }, _>(|line| line);
@@ -619,6 +621,7 @@ impl Controller {
     }
 
     /// As [`Lane::touch`], for the next tick.
+    #[doc(hidden)]
     #[must_use]
     pub fn touch(&self) -> u64 {
         let last = self.last.0.iter().step_by(LINE).fold(0, |word, cell| word ^ cell);

@@ -105,6 +105,7 @@ impl Policy {
     }
 
     /// As [`Lane::touch`](crate::admission::Lane::touch), for the next pick.
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub fn touch_pick(&self) -> u64 {
@@ -117,6 +118,7 @@ impl Policy {
     }
 
     /// As [`Lane::touch`](crate::admission::Lane::touch), for the end of an attempt on `id`.
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub fn touch_end(&self, id: BackendId) -> u64 {

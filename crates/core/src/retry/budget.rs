@@ -139,6 +139,7 @@ impl RetryBudget {
     }
 
     /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub fn touch(&self) -> u64 {

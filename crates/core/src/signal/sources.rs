@@ -31,6 +31,7 @@ impl LoadAverage {
     }
 
     /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub fn touch(&self) -> u64 {

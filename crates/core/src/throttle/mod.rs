@@ -264,6 +264,7 @@ impl Throttle {
     }
 
     /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub fn touch(&self, criticality: Criticality) -> u64 {
