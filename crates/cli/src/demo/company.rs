@@ -35,6 +35,8 @@ pub(super) struct Setup {
     pub(super) side: Side,
     pub(super) rounds: u64,
     pub(super) cpu: Option<usize>,
+    /// How much of that CPU is its own, which quotas are parts of.
+    pub(super) share: f64,
     pub(super) port: Option<u16>,
 }
 
@@ -64,6 +66,7 @@ impl Company {
                 command.args([name, &value.to_string()]);
             }
         }
+        command.args(["--share", &setup.share.to_string()]);
         // A group of its own: Ctrl-C at the terminal is for us, and we see to the rest.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut output = {

@@ -67,6 +67,11 @@ impl Places {
         }
     }
 
+    /// How much of a CPU each service has while it is driven.
+    pub(super) fn share(&self) -> f64 {
+        if self.at_once && self.services[0] == self.services[1] { 0.5 } else { 1.0 }
+    }
+
     /// In one line.
     pub(super) fn describe(&self) -> String {
         let load = match self.load[..] {

@@ -3,7 +3,6 @@
 use super::report::{Figures, PhaseReport, Point, Report, SideReport};
 use super::script::{PHASES, WORST};
 use super::service::Side;
-use super::text::title;
 use crate::html::head;
 use crate::plot::{Plot, Scale, escaped};
 use core::ops::Range;
@@ -14,6 +13,8 @@ use std::fmt::Write as _;
 const COLOURS: [usize; 2] = [5, 0];
 /// Grey, for what is there to compare with.
 const GREY: usize = 6;
+/// Points of a level line, which goes from the middle of the first stretch to that of the last.
+const LEVEL: usize = 200;
 
 /// The page of a run.
 pub(super) fn html(report: &Report) -> String {
@@ -74,7 +75,11 @@ fn stretch(report: &Report) -> (Duration, Vec<(String, Range<Duration>)>) {
     (lasts, windows)
 }
 
-/// A value of each point within `lasts`; what comes after are last answers.
+/// Points of the curve that are one in the plot: half a second, as a quarter has few requests of
+/// the highest criticality.
+const JOINED: usize = 2;
+
+/// A value of each half a second within `lasts`; what comes after are last answers.
 fn curve(
     side: &SideReport,
     lasts: Duration,
@@ -82,7 +87,12 @@ fn curve(
 ) -> Vec<Option<f64>> {
     let bin = side.curve.first().map_or(1.0, |point| point.at);
     let count = (lasts.as_secs_f64() / bin).ceil() as usize;
-    (0..count).map(|i| side.curve.get(i).and_then(&of)).collect()
+    let mean = |points: &[usize]| {
+        let values: Vec<f64> =
+            points.iter().filter_map(|&i| side.curve.get(i).and_then(&of)).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    (0..count).collect::<Vec<_>>().chunks(JOINED).map(mean).collect()
 }
 
 fn plots(page: &mut String, report: &Report) {
@@ -101,7 +111,7 @@ fn plots(page: &mut String, report: &Report) {
     let goodput = |point: &Point| Some(point.goodput_rps);
     let top = highest(&goodput).max(report.capacity_rps);
     let mut plot = Plot::new("Goodput", lasts, &windows, Scale::up_to(top), "per_second");
-    plot.line(&[Some(report.capacity_rps); 2], GREY, "dashed");
+    plot.line(&[Some(report.capacity_rps); LEVEL], GREY, "dashed");
     both(&mut plot, &goodput);
     plot.name(GREY, "capacity");
     page.push_str(&plot.finish());
@@ -144,8 +154,7 @@ fn table(page: &mut String, report: &Report) {
             let Some(found) = phases.iter().find(|found| found.name == phase.name) else {
                 continue;
             };
-            let name = title(found);
-            row(page, &name, side.name(), &found.all);
+            row(page, found.name, side.name(), &found.all);
             for (who, figures) in [("others", &found.others), ("bad one", &found.bad_customer)] {
                 if let Some(figures) = figures {
                     row(page, "", &format!("{}, {who}", side.name()), figures);
@@ -213,7 +222,7 @@ mod tests {
     #[test]
     fn the_page_has_all_and_needs_nothing() {
         let page = html(&Report::example());
-        for words in ["recovery 0.7x", "bad customer 0.7x + 4x", "Goodput", "port 8080 is taken"] {
+        for words in ["protected, bad one", "after 0.0 s", "Goodput", "port 8080 is taken"] {
             assert!(page.contains(words), "{words}");
         }
         for word in ["<script", "http:", "https:", "NaN", "inf"] {

@@ -27,9 +27,7 @@ pub(super) struct Bin {
     pub(super) offered: u64,
     /// OK within the deadline.
     pub(super) good: u64,
-    /// Attempts, and requests that were tried.
     pub(super) attempts: u64,
-    pub(super) sent: u64,
     /// Of OK answers, in milliseconds.
     pub(super) p99_ms: Option<f64>,
     /// OK answers that `p99_ms` is of.
@@ -38,6 +36,23 @@ pub(super) struct Bin {
     pub(super) levels: [(u64, u64); Criticality::COUNT],
     /// Offered, good and ended of the requests of the recovery alone.
     recovery: (u64, u64, u64),
+}
+
+impl Bin {
+    /// Requests that ended.
+    pub(super) fn ended(&self) -> u64 {
+        self.levels.iter().map(|(_, ended)| ended).sum()
+    }
+
+    /// Attempts for each request that ended: those that go on have had some of theirs.
+    pub(super) fn amplification(&self) -> f64 {
+        amplification(self.attempts, self.ended())
+    }
+}
+
+/// Attempts for each of `ended` requests; 1 if there was none.
+pub(super) fn amplification(attempts: u64, ended: u64) -> f64 {
+    if ended == 0 { 1.0 } else { (attempts as f64 / ended as f64).max(1.0) }
 }
 
 /// What came of one side.
@@ -94,7 +109,6 @@ impl Record {
         bin.offered += offered;
         bin.good += good;
         bin.attempts += stats.sum(|level| level.attempts);
-        bin.sent += stats.sum(|level| level.sent);
         for (mine, theirs) in bin.levels.iter_mut().zip(levels) {
             *mine = (mine.0 + theirs.0, mine.1 + theirs.1);
         }

@@ -5,7 +5,9 @@ use super::script::{DEADLINE, MIX, PHASES, Phase, RECOVERY, Timing, WORST, Who};
 use super::service::Side;
 use super::show::Show;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use tidegate_core::Criticality;
+use tidegate_core::decision::Reason;
 use tidegate_load::Stats;
 use tidegate_load::report::Spans;
 
@@ -124,9 +126,11 @@ pub(super) struct Figures {
     pub(super) success: ByLevel,
     /// Attempts for each request that was sent.
     pub(super) amplification: f64,
-    /// Attempts that were refused, and those that nobody answered in time.
+    /// Attempts that were refused, and those that nobody answered.
     pub(super) refused: u64,
     pub(super) unanswered: u64,
+    /// Refusals by the reason that the service gave.
+    pub(super) reasons: BTreeMap<&'static str, u64>,
     /// Requests that found no connection.
     pub(super) not_sent: u64,
 }
@@ -148,6 +152,12 @@ impl Figures {
             amplification: stats.amplification(),
             refused: stats.sum(|level| level.reasons.iter().sum()),
             unanswered: stats.sum(|level| level.errors.iter().sum()),
+            reasons: Reason::ALL
+                .iter()
+                .enumerate()
+                .map(|(i, reason)| (reason.code(), stats.sum(|level| level.reasons[i])))
+                .filter(|(_, count)| *count > 0)
+                .collect(),
             not_sent: stats.sum(tidegate_load::stats::Level::not_sent),
         }
     }
@@ -187,7 +197,7 @@ impl SideReport {
                 offered_rps: bin.offered as f64 / length,
                 goodput_rps: bin.good as f64 / length,
                 p99_ms: bin.p99_ms,
-                amplification: bin.attempts as f64 / bin.sent.max(1) as f64,
+                amplification: bin.amplification(),
                 critical_plus: (ended > 0).then(|| good as f64 / ended as f64),
             }
         };

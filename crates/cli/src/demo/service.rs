@@ -61,6 +61,9 @@ pub(crate) struct Options {
     /// The CPU to stay on
     #[arg(long)]
     cpu: Option<usize>,
+    /// How much of that CPU is its own
+    #[arg(long, default_value_t = 1.0)]
+    share: f64,
     /// The port to listen on; another one if it is taken
     #[arg(long)]
     port: Option<u16>,
@@ -143,7 +146,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (router, task) = app(options.side, options.rounds)?;
+        let (router, task) = app(options)?;
         let (listener, port_taken) = listen(options.port).await?;
         let port = listener.local_addr()?.port();
         say(&Hello { port, pinned, port_taken, dashboard: None })?;
@@ -163,20 +166,23 @@ async fn listen(port: Option<u16>) -> std::io::Result<(TcpListener, bool)> {
     Ok((TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?, port.is_some()))
 }
 
-fn app(side: Side, rounds: u64) -> Outcome<(Router, Option<Task>)> {
+fn app(options: &Options) -> Outcome<(Router, Option<Task>)> {
+    let rounds = options.rounds;
     let handler = move || async move { format!("{:x}\n", work(rounds)) };
     let router = Router::new().route("/", get(handler));
-    if side == Side::Bare {
+    if options.side == Side::Bare {
         return Ok((router, None));
     }
     let identities =
         Identities::default().delegator(GATEWAY)?.ceiling(GATEWAY, Criticality::CriticalPlus)?;
+    let limits = |cpus: f64| -> Outcome<Limits> {
+        Ok(Limits::total(CostRate::from_cpus(cpus * options.share)?))
+    };
     let mut builder = Task::builder("demo").identities(identities);
     for customer in CUSTOMERS {
-        builder = builder.customer(customer, Limits::total(CostRate::from_cpus(CUSTOMER_CPUS)?));
+        builder = builder.customer(customer, limits(CUSTOMER_CPUS)?);
     }
-    let limits = Limits::total(CostRate::from_cpus(BAD_CUSTOMER_CPUS)?);
-    let task = builder.customer(BAD_CUSTOMER, limits).start()?;
+    let task = builder.customer(BAD_CUSTOMER, limits(BAD_CUSTOMER_CPUS)?).start()?;
     // Loopback proves no identity, so every connection counts as the gateway's.
     let gateway = task.peer(Some(GATEWAY));
     Ok((router.layer(task.layer()).layer(Extension(gateway)), Some(task)))

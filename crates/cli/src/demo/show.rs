@@ -97,7 +97,7 @@ impl Show {
         let count = if self.places.at_once { 2 } else { 1 };
         let mut places = Vec::new();
         for cpu in &self.places.services[..count] {
-            let setup = Setup { side: Side::Bare, rounds, cpu: *cpu, port: None };
+            let setup = Setup { side: Side::Bare, rounds, cpu: *cpu, share: 1.0, port: None };
             places.push(self.company.start(setup, |_| ())?);
         }
         let addresses: Vec<_> = places.iter().map(|place| place.address).collect();
@@ -118,7 +118,9 @@ impl Show {
         });
         let board = Arc::clone(&self.board);
         let hear = move |status| lock(&board).statuses[side.index()] = Some(status);
-        let place = self.company.start(Setup { side, rounds, cpu, port }, hear)?;
+        let place = self
+            .company
+            .start(Setup { side, rounds, cpu, share: self.places.share(), port }, hear)?;
         let mut board = lock(&self.board);
         board.addresses[side.index()] = Some(format!("http://{}/", place.address));
         board.dashboards[side.index()].clone_from(&place.hello.dashboard);

@@ -3,7 +3,7 @@
 //! Everything fits into 80 columns, so that no width has to be asked for.
 
 use super::report::{Figures, PhaseReport, Report, SideReport};
-use super::script::{BAD_LOAD, PHASES, RECOVERY, WORST};
+use super::script::{PHASES, RECOVERY, WORST};
 use super::service::Side;
 use std::fmt::Write as _;
 
@@ -289,12 +289,6 @@ fn percent(share: f64) -> String {
 fn line(text: &mut String, words: &str) {
     text.push_str(words.trim_end());
     text.push('\n');
-}
-
-/// What a page says about a phase, for people.
-pub(super) fn title(phase: &PhaseReport) -> String {
-    let bad = if phase.bad_customer.is_some() { format!(" + {BAD_LOAD}x") } else { String::new() };
-    format!("{} {}x{bad}", phase.name, phase.load)
 }
 
 const _: () = assert!(RECOVERY + 1 == PHASES.len(), "the recovery is the last phase");

@@ -1,6 +1,6 @@
 //! What the screen shows, as figures: of the last second, and goodput over the whole time.
 
-use super::super::record::{BIN, Bin, Record};
+use super::super::record::{BIN, Bin, Record, amplification};
 use super::super::script::{PHASES, Phase, Tweak};
 use super::super::service::Side;
 use super::super::show::{Board, Show, Stage};
@@ -93,7 +93,6 @@ impl Panel {
         let recent = &record.bins[record.bins.len().saturating_sub(RECENT)..];
         let seconds = (recent.len() as f64 * BIN.as_secs_f64()).max(BIN.as_secs_f64());
         let sum = |of: fn(&Bin) -> u64| recent.iter().map(of).sum::<u64>();
-        let sent = sum(|bin| bin.sent);
         let success = core::array::from_fn(|place| {
             let level = Criticality::COUNT - 1 - place;
             let (good, ended) = recent.iter().fold((0, 0), |(good, ended), bin| {
@@ -113,11 +112,7 @@ impl Panel {
             offered: sum(|bin| bin.offered) as f64 / seconds,
             goodput: sum(|bin| bin.good) as f64 / seconds,
             p99_ms: recent.iter().filter_map(|bin| bin.p99_ms).reduce(f64::max),
-            amplification: if sent == 0 {
-                1.0
-            } else {
-                sum(|bin| bin.attempts) as f64 / sent as f64
-            },
+            amplification: amplification(sum(|bin| bin.attempts), sum(Bin::ended)),
             success,
             curve: record.bins.iter().map(|bin| bin.good as f64 / length).collect(),
             bins,
