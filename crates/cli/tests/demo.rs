@@ -72,7 +72,8 @@ const LEVELS: [&str; 4] = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDD
 /// What may be said of figures whatever the machine does.
 fn assert_sane(figures: &Value) {
     let number = |key: &str| figures[key].as_f64().unwrap_or_else(|| panic!("{key}: {figures}"));
-    assert!(number("amplification") >= 1.0, "{figures}");
+    // Nobody tries more than three times.
+    assert!((1.0..=3.0).contains(&number("amplification")), "{figures}");
     assert!(number("goodput_rps") <= number("offered_rps"), "{figures}");
     let success = figures["success"].as_object().unwrap();
     for level in LEVELS {
@@ -124,7 +125,8 @@ fn headless_json_is_one_object_with_all_that_was_measured() {
             }
         }
         let offered = |phase: usize| phases[phase]["offered_rps"].as_f64().unwrap();
-        assert!(offered(0) < offered(1) && offered(1) < offered(2));
+        // Between 0.7x and 2x chance may decide in half a second of a slow machine.
+        assert!(offered(0) < offered(2), "{} {}", offered(0), offered(2));
     }
     let worst = &report["protected"]["phases"][2];
     assert!((worst["goodput_rps"].as_f64().unwrap() / capacity - ratio).abs() < 1e-9);

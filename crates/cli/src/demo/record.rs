@@ -97,7 +97,8 @@ impl Record {
         let offered = stats.sum(|level| level.offered);
         let levels = ended(stats);
         let (good, all) = levels.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        if offered + all == 0 {
+        let attempts = stats.sum(|level| level.attempts);
+        if offered + all + attempts == 0 {
             return;
         }
         self.phases[phase][who as usize].get_or_insert_default().add(stats);
@@ -108,7 +109,7 @@ impl Record {
         bin.phase = bin.phase.max(phase);
         bin.offered += offered;
         bin.good += good;
-        bin.attempts += stats.sum(|level| level.attempts);
+        bin.attempts += attempts;
         for (mine, theirs) in bin.levels.iter_mut().zip(levels) {
             *mine = (mine.0 + theirs.0, mine.1 + theirs.1);
         }
@@ -220,5 +221,11 @@ mod tests {
         assert_eq!(offered(record.stats(3, Who::Everyone)), None);
         assert_eq!((record.bins[1].phase, record.bins[1].offered), (3, 20));
         assert_eq!((record.bins[1].attempts, record.bins[1].levels[0]), (60, (0, 20)));
+        // Attempts count also where nothing began and nothing ended.
+        let mut attempts = Stats::default();
+        (attempts.levels[0].sent, attempts.levels[0].attempts) = (10, 10);
+        record.add(Who::Everyone, 2, 2, &attempts);
+        let stats = record.stats(2, Who::Everyone).unwrap();
+        assert_eq!(stats.amplification(), 70.0 / 30.0);
     }
 }

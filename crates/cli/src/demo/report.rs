@@ -104,7 +104,11 @@ pub(super) struct PhaseReport {
     pub(super) load: f64,
     /// Whether the user has changed it.
     pub(super) changed: bool,
+    /// Whether it came to its end.
+    pub(super) complete: bool,
+    /// From the beginning of the side, in seconds.
     pub(super) begins: f64,
+    /// How long it lasted, or has lasted so far.
     pub(super) seconds: f64,
     #[serde(flatten)]
     pub(super) all: Figures,
@@ -165,7 +169,11 @@ impl Figures {
 
 impl PhaseReport {
     fn of(phase: &Phase, index: usize, record: &Record, timing: &Timing) -> Option<Self> {
-        let seconds = timing.lasts(index).as_secs_f64();
+        let planned = timing.lasts(index).as_secs_f64();
+        let begins = timing.ends()[index].as_secs_f64() - planned;
+        let complete = record.over > index;
+        let so_far = record.bins.len() as f64 * BIN.as_secs_f64() - begins;
+        let seconds = if complete { planned } else { so_far.clamp(BIN.as_secs_f64(), planned) };
         let [everyone, bad] = [Who::Everyone, Who::Bad].map(|who| record.stats(index, who));
         let mut sum = everyone?.clone();
         if let Some(bad) = bad {
@@ -176,7 +184,8 @@ impl PhaseReport {
             why: phase.why,
             load: phase.load,
             changed: record.changed[index],
-            begins: timing.ends()[index].as_secs_f64() - seconds,
+            complete,
+            begins,
             seconds,
             all: Figures::of(&sum, seconds),
             others: bad.and(everyone).map(|stats| Figures::of(stats, seconds)),
@@ -342,6 +351,12 @@ mod tests {
             protected.changed[WORST] = changed;
             let report = Report::new((7, 200.0), &show, [&bare, &protected], Vec::new());
             assert_eq!(report.goodput_ratio_at_10x.is_some(), whole, "{over} {changed}");
+            // What has begun is told as far as it came: rates are of that time.
+            let phase = report.protected.phase(0).unwrap();
+            assert!(phase.complete && phase.seconds == show.timing.lasts(0).as_secs_f64());
+            let worst = report.protected.phase(WORST).unwrap();
+            assert_eq!(worst.complete, over > WORST);
+            assert_eq!(worst.seconds < show.timing.lasts(WORST).as_secs_f64(), over <= WORST);
         }
     }
 

@@ -117,6 +117,9 @@ fn table(report: &Report, paint: Paint) -> String {
         if phase.retries {
             title.push_str(", naive retries");
         }
+        if sides.iter().any(|(_, found)| found.as_ref().is_some_and(|found| !found.complete)) {
+            title.push_str(", cut short");
+        }
         if first.changed {
             title.push_str(", changed by keys");
         }
@@ -222,7 +225,8 @@ fn limits(report: &Report) -> Vec<String> {
         };
         if figures.refused > 0 {
             let (name, count) = (phase.name, figures.refused);
-            limits.push(format!("{name}: refused {count} attempts{what} that would have fitted"));
+            let s = if count == 1 { "" } else { "s" };
+            limits.push(format!("{name}: refused {count} attempt{s}{what} that would have fitted"));
         }
     }
     if let Some(worst) = side.phase(WORST) {
