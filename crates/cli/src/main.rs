@@ -1,7 +1,9 @@
 //! The command line of tidegate.
 
 mod demo;
+mod html;
 mod load;
+mod plot;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -20,11 +22,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Offer a backend up to ten times what it can do, bare and behind tidegate
+    /// Offer a service up to ten times what it can do, bare and behind tidegate
     ///
-    /// Runs in virtual time: the decisions are those of tidegate-core, the machine and its callers
-    /// are simulated. The same arguments print the same bytes.
+    /// Starts a real service twice, as processes of their own on loopback, finds out what it can
+    /// do, and drives both with the same arrivals. Everything shown is measured.
     Demo(demo::Options),
+    /// The service of the demo, which starts it
+    #[command(hide = true)]
+    DemoService(demo::service::Options),
     /// Offer a server load that does not wait for answers, and say what came of it
     ///
     /// Speaks HTTP/1.1, HTTP/2 and gRPC. Requests start at times that were drawn beforehand, and
@@ -62,7 +67,14 @@ struct Failure {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Demo(options) => demo::run(&options).map(Ending::from),
+        Command::Demo(options) => demo::run(&options),
+        Command::DemoService(options) => {
+            demo::service::run(&options).map(|()| Ending::default()).map_err(|error| Failure {
+                what: "could not serve".to_owned(),
+                why: error.to_string(),
+                next: "this is for `tidegate demo` to start; see its --help",
+            })
+        }
         Command::Load(options) => load::run(&options),
         Command::Sim(options) => sim::run(&options),
     };

@@ -64,6 +64,8 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct Said {
     act: Option<(u64, Arc<Act>)>,
+    /// Courses that were begun.
+    acts: u64,
     stop: Option<(u64, Instant)>,
 }
 
@@ -92,15 +94,20 @@ impl Shared {
         }
     }
 
-    /// When counting begins.
-    fn begin(&self, course: Course, warmup: Duration) -> Result<Instant, RequestError> {
+    /// The number of the course, and when counting begins.
+    fn begin(&self, course: Course, warmup: Duration) -> Result<(u64, Instant), RequestError> {
         let requests = Requests::new(&course, &self.plan.target, self.plan.protocol)?;
         // Threads have to hear of it first.
         let begin = Instant::now() + Duration::from_millis(2);
         let end = begin + warmup + course.load.duration();
-        let act = Arc::new(Act { course, requests, begin, end, warmup });
-        self.say(|said, version| said.act = Some((version, act)));
-        Ok(begin + warmup)
+        let mut number = 0;
+        self.say(|said, version| {
+            number = said.acts;
+            said.acts += 1;
+            let act = Act { number, course, requests, begin, end, warmup };
+            said.act = Some((version, Arc::new(act)));
+        });
+        Ok((number, begin + warmup))
     }
 }
 
@@ -116,18 +123,21 @@ impl Handle {
     }
 
     /// From now on callers do this, from its beginning. Connections stay, and so do requests on
-    /// their way.
-    pub fn switch(&self, course: Course) -> Result<(), RequestError> {
-        self.0.begin(course, Duration::ZERO).map(drop)
+    /// their way, which count for the course that has asked them. Returns the number of the new
+    /// one, as [`Interval::course`] has it.
+    pub fn switch(&self, course: Course) -> Result<u64, RequestError> {
+        self.0.begin(course, Duration::ZERO).map(|(number, _)| number)
     }
 }
 
-/// What has happened in one interval, of all threads.
+/// What has become in one interval of the requests of one course, of all threads.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Interval<'a> {
-    /// From 0.
+    /// From 0. Where requests of several courses were under way, it is shown for each of them.
     pub number: u64,
+    /// Which course has asked: 0 is the plan's own, and each [`Handle::switch`] makes the next.
+    pub course: u64,
     /// When it ended, from when counting began.
     pub end: Duration,
     /// How long it was meant to be; the last one takes in what came after the end.
@@ -220,7 +230,7 @@ impl Run {
             }
         }
         let course = self.shared.plan.course.clone();
-        self.began = self.shared.begin(course, self.shared.plan.warmup)?;
+        (_, self.began) = self.shared.begin(course, self.shared.plan.warmup)?;
         Ok(self)
     }
 
@@ -237,9 +247,9 @@ impl Run {
             match self.told.recv_timeout(TICK) {
                 Ok(Told::Interval { worker, number, stats, last }) => {
                     sum.take(worker, number, &stats, last);
-                    sum.show(|number, stats| {
+                    sum.show(|(number, course), stats| {
                         let end = length * u32::try_from(number + 1).unwrap_or(u32::MAX);
-                        show(&Interval { number, end, length, stats });
+                        show(&Interval { number, course, end, length, stats });
                     });
                 }
                 Ok(Told::Ready) | Err(RecvTimeoutError::Timeout) => {}
@@ -272,9 +282,9 @@ impl Drop for Run {
     }
 }
 
-/// Adds up by interval, and shows those that all threads have told of.
+/// Adds up by interval and course, and shows those that all threads have told of.
 struct Sum {
-    open: BTreeMap<u64, Stats>,
+    open: BTreeMap<(u64, u64), Stats>,
     /// For each thread, how many intervals it has told, and whether that is all.
     told: Vec<(u64, bool)>,
     cpu: Vec<Duration>,
@@ -291,22 +301,24 @@ impl Sum {
         }
     }
 
-    fn take(&mut self, worker: usize, number: u64, stats: &Stats, last: bool) {
-        let open = self.open.entry(number).or_default();
-        open.add(stats);
-        open.cpu_busiest = open.cpu_busiest.max(stats.cpu);
-        self.total.add(stats);
-        self.cpu[worker] += stats.cpu;
+    fn take(&mut self, worker: usize, number: u64, courses: &[(u64, Box<Stats>)], last: bool) {
+        for (course, stats) in courses {
+            let open = self.open.entry((number, *course)).or_default();
+            open.add(stats);
+            open.cpu_busiest = open.cpu_busiest.max(stats.cpu);
+            self.total.add(stats);
+            self.cpu[worker] += stats.cpu;
+        }
         self.told[worker] = (number + 1, last);
     }
 
-    fn show(&mut self, mut show: impl FnMut(u64, &Stats)) {
-        while let Some((&number, _)) = self.open.first_key_value() {
+    fn show(&mut self, mut show: impl FnMut((u64, u64), &Stats)) {
+        while let Some((&(number, course), _)) = self.open.first_key_value() {
             if self.told.iter().any(|&(told, last)| !last && told <= number) {
                 return;
             }
-            if let Some(stats) = self.open.remove(&number) {
-                show(number, &stats);
+            if let Some(stats) = self.open.remove(&(number, course)) {
+                show((number, course), &stats);
             }
         }
     }

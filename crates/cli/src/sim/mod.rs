@@ -2,14 +2,13 @@
 //!
 //! All files are read before anything runs, so that a slip in the last one costs no time. [`jobs`]
 //! runs them, [`text`], [`compare`], [`json`] and [`page`] tell what came of it, with curves by
-//! [`spark`] and [`plot`]. The same files, seed and options give the same bytes: runs are spread
-//! over cores, but what is printed does not depend on who was first.
+//! [`spark`] and [`plot`](crate::plot). The same files, seed and options give the same bytes: runs
+//! are spread over cores, but what is printed does not depend on who was first.
 
 mod compare;
 mod jobs;
 mod json;
 mod page;
-mod plot;
 mod spark;
 mod text;
 

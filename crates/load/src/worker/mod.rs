@@ -27,12 +27,12 @@ use crate::request::Requests;
 use crate::run::Shared;
 use crate::stats::{NotSent, Stats};
 use crate::transport::Dial;
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell, RefMut};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use feed::{Feed, Job};
 use line::Line;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -49,6 +49,8 @@ use tokio::task::LocalSet;
 /// A course that has begun.
 #[derive(Debug)]
 pub(crate) struct Act {
+    /// How many there were before.
+    pub(crate) number: u64,
     pub(crate) course: Course,
     pub(crate) requests: Requests,
     pub(crate) begin: Instant,
@@ -68,7 +70,8 @@ pub(crate) enum Told {
     Interval {
         worker: usize,
         number: u64,
-        stats: Box<Stats>,
+        /// By course; at least the one that goes on.
+        stats: Vec<(u64, Box<Stats>)>,
         /// It has nothing more to tell.
         last: bool,
     },
@@ -166,7 +169,11 @@ struct Worker {
     connections: RefCell<Vec<Rc<h2::Shared>>>,
     backlog: RefCell<VecDeque<Job>>,
     delayed: RefCell<BinaryHeap<Delayed>>,
+    /// Of the course that goes on.
     stats: RefCell<Box<Stats>>,
+    course: Cell<u64>,
+    /// Of those before it, as long as requests of theirs are under way.
+    stats_before: RefCell<BTreeMap<u64, Box<Stats>>>,
     /// Requests whose fate is open.
     outstanding: Cell<u64>,
     /// Of these, those that count, by criticality.
@@ -212,6 +219,8 @@ impl Worker {
             backlog: RefCell::default(),
             delayed: RefCell::default(),
             stats: RefCell::default(),
+            course: Cell::new(0),
+            stats_before: RefCell::default(),
             outstanding: Cell::new(0),
             open: Default::default(),
             ending: Cell::new(false),
@@ -322,16 +331,37 @@ impl Worker {
         self.count_offered(&job);
         if job.measured {
             let late = now.saturating_duration_since(job.intended);
-            self.stats.borrow_mut().record_late(late);
+            self.stats(&job).record_late(late);
         }
         Some(job)
+    }
+
+    /// Where a request counts: with the course that has asked it.
+    #[inline]
+    fn stats(&self, job: &Job) -> RefMut<'_, Stats> {
+        let number = job.act.number;
+        if number == self.course.get() {
+            RefMut::map(self.stats.borrow_mut(), |stats| &mut **stats)
+        } else {
+            let before = self.stats_before.borrow_mut();
+            RefMut::map(before, |before| &mut **before.entry(number).or_default())
+        }
+    }
+
+    /// From now on this course goes on.
+    fn begin(&self, number: u64) {
+        let before = self.course.replace(number);
+        if before != number {
+            let stats = core::mem::take(&mut *self.stats.borrow_mut());
+            self.stats_before.borrow_mut().insert(before, stats);
+        }
     }
 
     fn count_offered(&self, job: &Job) {
         self.outstanding.set(self.outstanding.get() + 1);
         if job.measured {
             let level = job.choice.criticality;
-            self.stats.borrow_mut().level(level).offered += 1;
+            self.stats(job).level(level).offered += 1;
             let open = &self.open[level.index()];
             open.set(open.get() + 1);
         }
@@ -352,7 +382,7 @@ impl Worker {
 
     fn not_sent(&self, job: &Job, why: NotSent) {
         if job.measured {
-            let mut stats = self.stats.borrow_mut();
+            let mut stats = self.stats(job);
             let level = stats.level(job.choice.criticality);
             if job.attempt == 1 {
                 level.not_sent[why as usize] += 1;
@@ -377,7 +407,7 @@ impl Worker {
             self.start_line(line, Some(job));
         } else if self.backlog.borrow().len() < self.room.backlog {
             if job.measured {
-                self.stats.borrow_mut().queued += 1;
+                self.stats(&job).queued += 1;
             }
             self.backlog.borrow_mut().push_back(job);
         } else {
@@ -424,7 +454,7 @@ impl Worker {
         }
     }
 
-    /// What is still open when nobody waits any longer.
+    /// What is still open when nobody waits any longer, of whatever course.
     fn count_unfinished(&self) {
         let mut stats = self.stats.borrow_mut();
         for (open, level) in self.open.iter().zip(Criticality::ALL) {
@@ -510,6 +540,7 @@ impl<'a> Pacer<'a> {
         self.version = command.version;
         if let Some(act) = command.act {
             let act = Rc::new(act);
+            self.worker.begin(act.number);
             let (stride, offset) = (self.worker.shared.plan.threads, self.worker.index);
             let feed = Feed::new(Rc::clone(&act), stride.into(), offset as u64);
             *self.worker.feed.borrow_mut() = Some(feed);
@@ -590,6 +621,8 @@ impl<'a> Pacer<'a> {
         stats.sent = traffic[1] - self.told[1];
         stats.connections = traffic[2] - self.told[2];
         (self.cpu, self.told) = (cpu, traffic);
+        let before = core::mem::take(&mut *self.worker.stats_before.borrow_mut());
+        let stats = before.into_iter().chain([(self.worker.course.get(), stats)]).collect();
         let (worker, number) = (self.worker.index, self.number);
         self.number += 1;
         // Nobody listens if the run was dropped.

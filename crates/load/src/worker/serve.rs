@@ -123,7 +123,7 @@ impl Worker {
 
     fn throttled(&self, job: &Job) {
         if job.measured {
-            let mut stats = self.stats.borrow_mut();
+            let mut stats = self.stats(job);
             let level = stats.level(job.choice.criticality);
             // What was tried before has failed; it is the retry that was held back.
             if job.attempt == 1 { level.throttled += 1 } else { level.failed += 1 }
@@ -172,7 +172,7 @@ impl Worker {
             RetryDecision::Retry { after } => Next::Retry(after),
             RetryDecision::GiveUp(reason) => {
                 if job.measured {
-                    self.stats.borrow_mut().given_up[reason as usize] += 1;
+                    self.stats(job).given_up[reason as usize] += 1;
                 }
                 Next::Bad
             }
@@ -180,7 +180,7 @@ impl Worker {
     }
 
     fn count_attempt(&self, job: &Job, attempted: &Attempted) {
-        let mut stats = self.stats.borrow_mut();
+        let mut stats = self.stats(job);
         let level = stats.level(job.choice.criticality);
         level.attempts += 1;
         level.sent += u64::from(job.attempt == 1);
@@ -202,7 +202,7 @@ impl Worker {
 
     fn finish(&self, job: &Job, attempted: &Attempted, now: Instant) {
         if job.measured {
-            let mut stats = self.stats.borrow_mut();
+            let mut stats = self.stats(job);
             let level = job.choice.criticality;
             let latency = now.saturating_duration_since(job.intended);
             if attempted.result.as_ref().is_ok_and(|verdict| verdict.ok) {

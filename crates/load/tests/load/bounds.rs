@@ -178,3 +178,39 @@ fn callers_change_their_mind_on_the_way() {
     assert!(server.asked().len() > 200);
     assert_eq!(report.total.ok, report.total.offered);
 }
+
+#[test]
+fn answers_count_for_the_course_that_has_asked() {
+    let server = Server::start(|_, asked| match asked.path.as_str() {
+        "/after" => Reply::ok(),
+        _ => Reply { never: true, ..Reply::default() },
+    });
+    let mut plan = server.plan(&["200 for 60s"]);
+    plan.interval = Duration::from_millis(50);
+    plan.course.timeout = Duration::from_millis(200);
+    let mut route = plan.course.routes.items()[0].clone();
+    route.path = "/after".to_owned();
+    let stages = vec!["500 for 400ms".parse().unwrap()];
+    let after = Course {
+        load: Load::Open { stages, spacing: Spacing::Even },
+        routes: Weighted::only(route),
+        timeout: Duration::from_secs(20),
+        ..plan.course.clone()
+    };
+    let run = Run::start(plan).unwrap();
+    let handle = run.handle();
+    let mut fates = [(0, 0, 0); 2];
+    let report = run.finish(|interval| {
+        if (interval.number, interval.course) == (1, 0) {
+            assert_eq!(handle.switch(after.clone()).unwrap(), 1);
+        }
+        let (offered, ok, failed) = &mut fates[interval.course as usize];
+        *offered += interval.stats.sum(|level| level.offered);
+        *ok += interval.stats.sum(|level| level.ok);
+        *failed += interval.stats.sum(|level| level.failed);
+    });
+    assert_adds_up(&report.unwrap());
+    let [(offered, ok, failed), after] = fates;
+    assert!(offered > 0 && ok == 0 && failed == offered, "{fates:?}");
+    assert_eq!(after, (200, 200, 0));
+}

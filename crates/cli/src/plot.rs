@@ -18,11 +18,11 @@ const BOTTOM: f64 = HEIGHT - 32.0;
 /// More points than this are narrower than a pixel or two.
 const POINTS: usize = 180;
 /// Colours that the page has.
-pub(super) const COLOURS: usize = 7;
+pub(crate) const COLOURS: usize = 7;
 
 /// How values are laid out from bottom to top.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Scale {
+pub(crate) enum Scale {
     /// From 0 to this.
     Linear(f64),
     /// From the first to the second, each doubling as high as the other.
@@ -31,7 +31,7 @@ pub(super) enum Scale {
 
 /// A plot that is being drawn.
 #[derive(Debug)]
-pub(super) struct Plot {
+pub(crate) struct Plot {
     svg: String,
     seconds: f64,
     scale: Scale,
@@ -41,7 +41,7 @@ pub(super) struct Plot {
 }
 
 /// What may stand between tags.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -74,14 +74,14 @@ fn nice(value: f64) -> f64 {
 
 impl Scale {
     /// A linear scale with room for `top`, up to a round number.
-    pub(super) fn up_to(top: f64) -> Self {
+    pub(crate) fn up_to(top: f64) -> Self {
         let step = nice(if top > 0.0 { top } else { 1.0 } / 5.0);
         let steps = (top / step).ceil().max(1.0);
         Self::Linear(steps * step)
     }
 
     /// Doublings with room for everything from `least` to `most`.
-    pub(super) fn over(least: f64, most: f64) -> Self {
+    pub(crate) fn over(least: f64, most: f64) -> Self {
         let most = if most > least { most } else { least * 2.0 };
         Self::Doublings(least * 0.8, most * 1.25)
     }
@@ -131,7 +131,7 @@ fn is_power(value: f64) -> bool {
 }
 
 /// The means of at most [`POINTS`] stretches.
-pub(super) fn thinned(values: &[f64]) -> Vec<Option<f64>> {
+pub(crate) fn thinned(values: &[f64]) -> Vec<Option<f64>> {
     let count = values.len().min(POINTS);
     let mean = |i: usize| {
         let part = &values[i * values.len() / count..(i + 1) * values.len() / count];
@@ -141,7 +141,7 @@ pub(super) fn thinned(values: &[f64]) -> Vec<Option<f64>> {
 }
 
 impl Plot {
-    pub(super) fn new(
+    pub(crate) fn new(
         title: &str,
         lasts: Duration,
         windows: &[(String, Range<Duration>)],
@@ -203,7 +203,7 @@ impl Plot {
     }
 
     /// Says what a colour stands for.
-    pub(super) fn name(&mut self, colour: usize, words: &str) {
+    pub(crate) fn name(&mut self, colour: usize, words: &str) {
         let (words, colour) = (escaped(words), colour % COLOURS);
         let gap = if self.legend.is_empty() { 0 } else { 12 };
         let _ = write!(
@@ -214,7 +214,7 @@ impl Plot {
     }
 
     /// A curve through the middle of equal stretches; where there is nothing it breaks off.
-    pub(super) fn line(&mut self, values: &[Option<f64>], colour: usize, class: &str) {
+    pub(crate) fn line(&mut self, values: &[Option<f64>], colour: usize, class: &str) {
         let mut path = String::new();
         let mut pen_down = false;
         for (i, value) in values.iter().enumerate() {
@@ -232,7 +232,7 @@ impl Plot {
     }
 
     /// What lies between two curves.
-    pub(super) fn band(&mut self, low: &[f64], high: &[f64], colour: usize, class: &str) {
+    pub(crate) fn band(&mut self, low: &[f64], high: &[f64], colour: usize, class: &str) {
         let point = |i: usize, value: f64| {
             let x = self.x((i as f64 + 0.5) / high.len() as f64 * self.seconds);
             format!("{x:.1} {:.1}", self.scale.height(value))
@@ -248,7 +248,7 @@ impl Plot {
     }
 
     /// Values from 0 to 1 as shades, a row for each of `rows`.
-    pub(super) fn heat(&mut self, rows: &[Vec<f64>]) {
+    pub(crate) fn heat(&mut self, rows: &[Vec<f64>]) {
         let height = (BOTTOM - TOP) / rows.len() as f64;
         for (i, row) in rows.iter().enumerate() {
             let width = (RIGHT - LEFT) / row.len().max(1) as f64;
@@ -265,7 +265,7 @@ impl Plot {
         }
     }
 
-    pub(super) fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         if !self.legend.is_empty() {
             let _ = writeln!(
                 self.svg,
