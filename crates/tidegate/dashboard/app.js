@@ -16,7 +16,7 @@ const KINDS = {
 };
 const LEVELS = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"];
 const EVENTS_MAX = 400;
-const LISTED_MAX = 60;
+const LISTED_MAX = 40;
 
 let span = 300;
 const views = [];
@@ -114,8 +114,10 @@ const PANELS = [
   {
     key: "levels", title: "By criticality", unit: "/s",
     lines: () => LEVELS.flatMap((name, n) => ["admitted", "rejected"].map((k) => level(name, n, k))),
-    now: ({ levels }) => levels.some((l) => l.degraded) ?
-      `degraded: ${levels.filter((l) => l.degraded).map((l) => l.criticality).join(", ")}` : "",
+    now: ({ levels }) => {
+      const highest = levels.find((l) => l.degraded);
+      return highest ? `degraded answers up to ${highest.criticality}` : "";
+    },
     own: (view) => table("Requests a second by criticality",
       ["criticality", "admitted", "rejected", "goodput", "served"],
       view.snapshot.levels.map((l, n) => [
@@ -157,7 +159,7 @@ const PANELS = [
     lines: (view) => view.series.named("reason.").slice(0, 8)
       .map((column) => ({ column, label: after(column) })),
     now: ({ work }) => `${brief(work.rejected, "/s")} rejected`,
-    own: (view) => table("Rejections a second", ["reason", "place", "a second", "in all"],
+    own: (view) => table("Rejections a second", ["reason", { text: "place", words: true }, "a second", "in all"],
       view.snapshot.rejections.map((r, n) => [
         { text: r.reason, mark: view.mark("rejections", `reason.${r.reason} ${r.place}`, n) },
         { text: r.place, words: true }, brief(r.rate), brief(r.total),
@@ -179,9 +181,7 @@ const PANELS = [
   },
   {
     key: "retries", title: "Retries", unit: "×",
-    lines: (view) => [{ column: "amplification", label: "amplification", color: "--c5", dash: [] },
-      ...view.series.named("budget.").slice(0, 4).map((column) =>
-        ({ column, label: `budget left for ${after(column)}` }))],
+    lines: () => [{ column: "amplification", label: "amplification", color: "--c5", dash: [] }],
     now: ({ retries, state }) => `${brief(retries.amplification, "×")}` +
       (state.dont_retry ? ", says don't retry" : ""),
     own: (view) => {
@@ -219,7 +219,7 @@ const PANELS = [
       const serving = backends.filter((b) => b.state === "serving").length;
       return backends.length ? `${serving} of ${backends.length} serve` : "";
     },
-    own: (view) => table("Backends", ["endpoint", "service", "share", "load", "active", "state"],
+    own: (view) => table("Backends", ["endpoint", { text: "service", words: true }, "share", "load", "active", { text: "state", words: true }],
       view.snapshot.backends.slice(0, 40).map((b) => [
         b.endpoint, { text: b.service, words: true }, percent(b.share), percent(b.load),
         brief(b.active), { text: b.state, words: true, strong: b.state !== "serving" },
@@ -229,7 +229,7 @@ const PANELS = [
     key: "quota", title: "Quota server", chart: false,
     none: (view) => view.snapshot.quota.server ? null : view.snapshot.quota.sentence || "No quota server",
     now: ({ quota }) => (quota.server ? "" : "limits are local"),
-    own: (view) => table("Quota server", ["server", "leader", "stale"], [[
+    own: (view) => table("Quota server", ["server", { text: "leader", words: true }, "stale"], [[
       view.snapshot.quota.server, { text: view.snapshot.quota.leader, words: true },
       brief(view.snapshot.quota.stale_s, "s"),
     ]]),
@@ -353,8 +353,8 @@ class View {
 
   take({ snapshot, series, events }) {
     if (this.snapshot && this.snapshot.began_ms !== snapshot.began_ms) {
-      const text = "The process was started anew";
-      this.note({ id: `began-${snapshot.began_ms}`, at_ms: snapshot.began_ms, change: true, text, local: true });
+      const text = "The server was started anew";
+      this.note({ id: `began-${snapshot.began_ms}`, at_ms: snapshot.began_ms, change: true, kind: "began", text, local: true });
     }
     this.snapshot = snapshot;
     this.heard = Date.now();
@@ -408,6 +408,7 @@ class View {
       ["Rejected", brief(work.rejected), "/s"],
       ["p99", brief(latency.p99_ms), "ms"],
       ["In flight", brief(work.inflight), ""],
+      ["Cost", brief(work.cost_ms), "ms CPU"],
     ];
     list.replaceChildren(...rows.map(([name, value, unit]) => element("div", {},
       element("dt", {}, name),
@@ -435,8 +436,10 @@ class View {
 
   /** The last decisions, newest first. Rows stay where they are known, so that focus does too. */
   list() {
-    const wanted = this.events.filter((event) =>
-      this.filter === "all" || (this.filter === "changes") === event.change).slice(-LISTED_MAX).reverse();
+    // Of both, so that a storm of refusals does not hide what began it.
+    const some = (change) => this.filter === (change ? "refusals" : "changes") ? [] :
+      this.events.filter((event) => event.change === change).slice(-LISTED_MAX);
+    const wanted = [...some(true), ...some(false)].sort((a, b) => b.at_ms - a.at_ms);
     const ids = new Set(wanted.map((event) => event.id));
     for (const [id, row] of this.listed) {
       if (!ids.has(id)) {

@@ -65,6 +65,12 @@ class Chart {
     }
   }
 
+  /** To the second where seconds can be seen. */
+  time(at) {
+    const text = new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+    return this.range[1] - this.range[0] > 400 ? text.slice(0, 5) : text;
+  }
+
   /** After a change of theme. */
   recolour() {
     this.columns = "";
@@ -92,7 +98,7 @@ class Chart {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 }, sync: { key: "all" } },
       scales: { x: { time: true, range: () => this.range }, y: { range: fit, distr: log ? 3 : 1 } },
       axes: [
-        { ...axis, space: 70, size: 26 },
+        { ...axis, space: 72, size: 26, values: (_, all) => all.map((at) => this.time(at)) },
         { ...axis, size: 48, space: 28, values: (_, all) => all.map((n) => brief(n, unit)) },
       ],
       series: [{}, ...lines.map((line, n) => ({
@@ -127,12 +133,15 @@ class Chart {
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
     }
-    ctx.globalAlpha = 0.8;
     ctx.strokeStyle = ink;
     ctx.setLineDash([1 * devicePixelRatio, 3 * devicePixelRatio]);
+    let last = -Infinity;
     for (const mark of this.marks || []) {
       const x = Math.round(plot.valToPos(mark.at_ms / 1000, "x", true)) + 0.5;
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      // Those that come at once are one line.
+      if (x < bbox.left || x > bbox.left + bbox.width || x - last < 6 * devicePixelRatio) continue;
+      last = x;
+      ctx.globalAlpha = mark.kind === "degrade" ? 0.3 : 0.7;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);

@@ -308,6 +308,8 @@ pub struct Event {
     pub at_ms: u64,
     /// Whether it is a change of what the task does, which charts mark, and not a request refused.
     pub change: bool,
+    /// In a word: `refused`, `shed`, `degrade`, `dont_retry`, `lame_duck`, `dark`.
+    pub kind: String,
     /// What, in a line.
     pub text: String,
     /// Why, of a request that was refused.

@@ -36,8 +36,19 @@ impl Decision {
         }
     }
 
-    pub(super) fn is_change(&self) -> bool {
+    fn is_change(&self) -> bool {
         !matches!(self.event.what, What::Refused(_))
+    }
+
+    const fn kind(&self) -> &'static str {
+        match self.event.what {
+            What::Refused(_) => "refused",
+            What::Shed { .. } => "shed",
+            What::Degrade { .. } => "degrade",
+            What::DontRetry(_) => "dont_retry",
+            What::LameDuck(_) => "lame_duck",
+            What::Dark(_) => "dark",
+        }
     }
 
     /// In a line.
@@ -46,6 +57,7 @@ impl Decision {
             id: self.id(),
             at_ms: self.at_ms,
             change: self.is_change(),
+            kind: self.kind().to_owned(),
             text: self.title(),
             ..Shown::default()
         };
@@ -67,7 +79,8 @@ impl Decision {
         };
         let Refusal { reason, criticality, .. } = refusal;
         let how = if refusal.answer.is_some() { "Refused" } else { "Let in by dark mode" };
-        let grounds = refusal.grounds.as_ref().map_or_else(String::new, |g| format!(": {g}"));
+        let grounds = refusal.grounds.as_ref();
+        let grounds = grounds.map_or_else(String::new, |grounds| format!(": {}", brief(grounds)));
         format!("{how} {criticality}, {reason}{grounds}")
     }
 
@@ -126,7 +139,7 @@ impl Decision {
                 refusal.criticality,
                 self.load(),
             ),
-            (Some(grounds), _) => grounds.to_string(),
+            (Some(grounds), _) => brief(grounds),
             (None, Reason::LameDuck) => "the task is on its way out".to_owned(),
             (None, Reason::DeadlinePassed) => "whoever asked has stopped waiting".to_owned(),
             (None, Reason::Overloaded) => {
@@ -207,7 +220,7 @@ impl Decision {
             _ => None,
         };
         if let Some(grounds) = grounds {
-            to.fact("Decided", &format!("{grounds}{}", self.load()));
+            to.fact("Decided", &format!("{}{}", brief(grounds), self.load()));
         }
         let (about, text, otherwise): (_, _, &[&str]) = match what {
             What::Shed { now: Some(_), .. } => (
@@ -267,6 +280,20 @@ impl Explanation {
 
     fn change(&mut self, text: String) {
         self.would_change.push(text);
+    }
+}
+
+/// The numbers behind it, in as many digits as one reads.
+fn brief(grounds: &Grounds) -> String {
+    match grounds {
+        Grounds::Signal { name, value, threshold: Some(threshold) } => {
+            format!("{name} at {}, over {}", number(*value), number(*threshold))
+        }
+        Grounds::Signal { name, value, threshold: None } => {
+            format!("{name} at {}", number(*value))
+        }
+        Grounds::Other(Cause::Quota { opens_in }) => format!("quota opens in {}", span(*opens_in)),
+        Grounds::Other(cause) => cause.to_string(),
     }
 }
 
@@ -360,7 +387,7 @@ mod tests {
         assert_eq!(
             lines(What::Refused(refused)),
             [
-                "Refused SHEDDABLE, overloaded: queue at 2.310, over 0.850",
+                "Refused SHEDDABLE, overloaded: queue at 2.31, over 0.85",
                 "Came in: attempt 2 of a request, for shop",
                 "Criticality: SHEDDABLE, by its header x-criticality",
                 "Customer: shop, by the certificate of its connection",

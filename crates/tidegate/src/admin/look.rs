@@ -190,13 +190,13 @@ impl Look {
             out_of_quota: &out_of_quota,
         };
         let (mut state, since) = state(&facts);
-        let seen = match self.kind {
+        // It may shed other levels than at first: what counts is since when it sheds at all.
+        let since = match self.kind {
             Some((kind, at)) if kind == state.kind => at,
-            _ => now,
+            _ => since.unwrap_or(now),
         };
-        self.kind = Some((state.kind, seen));
-        // What began as something else began when that was seen to end.
-        state.since_ms = shown.at_ms.saturating_sub(millis(now.since(since.unwrap_or(seen))));
+        self.kind = Some((state.kind, since));
+        state.since_ms = shown.at_ms.saturating_sub(millis(now.since(since)));
         shown.state = state;
     }
 

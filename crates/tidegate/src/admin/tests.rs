@@ -177,11 +177,8 @@ async fn a_stream_begins_with_all_that_is_remembered() {
 #[tokio::test]
 async fn parts_are_shown_by_name_and_may_be_anything_that_can_be_looked_at() {
     let task = task();
-    let bare = || {
-        let mut snapshot = api::Snapshot::default();
-        snapshot.service = "seen from outside".to_owned();
-        snapshot
-    };
+    let bare =
+        || api::Snapshot { service: "seen from outside".to_owned(), ..api::Snapshot::default() };
     let admin = Admin::empty().part("protected", &task).source("bare", bare);
     let router = admin.part("twin", &task).router().expect("a router");
     let shown = text(ask(&router, "/api/snapshot?part=bare").await).await;
@@ -199,11 +196,15 @@ fn what_is_newer_or_older_is_read_all_the_same() {
     assert_eq!((snapshot.service.as_str(), snapshot.state.kind), ("a", api::Kind::Unknown));
 }
 
+fn digit(n: u8) -> char {
+    char::from_digit(n.into(), 16).unwrap_or_default()
+}
+
 /// By the SHA-256 of the TLS that tests have anyway.
 fn sha256(bytes: &[u8]) -> String {
     let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
     let hash = suite.tls13().expect("a suite of TLS 1.3").common.hash_provider.hash(bytes);
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).collect()
 }
 
 #[test]

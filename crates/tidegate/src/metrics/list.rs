@@ -135,6 +135,50 @@ pub(super) static METRICS: [Metric; 24] = [
         Read::Counter(|s, rows| rows(&[], s.ticks_panicked))),
 ];
 
+/// A metric as Prometheus knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Name {
+    /// Its name, with unit and kind: `tidegate_requests_total`.
+    pub name: String,
+    /// The names of its labels.
+    pub labels: Vec<&'static str>,
+}
+
+/// The name of every metric as Prometheus knows it, of histograms that of the buckets, the sum and
+/// the count: for whoever writes queries and wants to know that they ask for what there is.
+pub fn names() -> Vec<Name> {
+    let mut names = Vec::new();
+    for metric in &METRICS {
+        let name = format!("{}{}", metric.name, ending(metric.unit));
+        let labels = metric.labels.to_vec();
+        match metric.read {
+            Read::Counter(_) | Read::Sum(_) => {
+                names.push(Name { name: format!("{name}_total"), labels });
+            }
+            Read::Gauge(_) | Read::Level(_) => names.push(Name { name, labels }),
+            Read::Histogram(_) => {
+                let of = |ending: &str| format!("{name}_{ending}");
+                names.push(Name { name: of("bucket"), labels: vec!["le"] });
+                names.push(Name { name: of("sum"), labels: Vec::new() });
+                names.push(Name { name: of("count"), labels: Vec::new() });
+            }
+        }
+    }
+    names
+}
+
+/// What a unit adds to a name.
+const fn ending(unit: Unit) -> &'static str {
+    match unit {
+        Unit::None | Unit::Events(_) => "",
+        Unit::Requests => "_requests",
+        Unit::Ratio => "_ratio",
+        Unit::Seconds => "_seconds",
+        Unit::Cpus => "_cpus",
+    }
+}
+
 fn spread(buckets: &[(f64, u64)], sum: f64) -> Spread {
     Spread { buckets: buckets.to_vec(), sum }
 }
@@ -223,13 +267,7 @@ mod tests {
         let page = include_str!("mod.rs");
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("//! | `")).collect();
         for metric in &METRICS {
-            let end = match metric.unit {
-                Unit::None | Unit::Events(_) => "",
-                Unit::Requests => "_requests",
-                Unit::Ratio => "_ratio",
-                Unit::Seconds => "_seconds",
-                Unit::Cpus => "_cpus",
-            };
+            let end = ending(metric.unit);
             let total = match metric.read {
                 Read::Counter(_) | Read::Sum(_) => "_total",
                 Read::Gauge(_) | Read::Level(_) | Read::Histogram(_) => "",

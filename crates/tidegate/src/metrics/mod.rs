@@ -47,6 +47,8 @@ mod opentelemetry;
 mod prometheus;
 
 pub use latency::LatencyHistogram;
+#[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
+pub use list::{Name, names};
 #[cfg(feature = "opentelemetry")]
 pub use opentelemetry::observe;
 #[cfg(feature = "prometheus")]

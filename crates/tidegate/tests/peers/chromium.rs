@@ -82,7 +82,8 @@ impl Browser {
     pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
         let id = self.next;
-        let mut message = json!({ "id": id, "method": method, "params": parameters });
+        let mut message = json!({ "id": id, "method": method });
+        message["params"] = parameters;
         if let Some(session) = &self.session {
             message["sessionId"] = session.as_str().into();
         }

@@ -134,7 +134,7 @@ fn comes_back(browser: &mut Browser, stage: &Stage, page: tidegate::admin::Page)
     assert_eq!(browser.ask("views[0].series.times[0]"), before);
     let gap = "views[0].series.column('offered').includes(null)";
     assert_eq!(browser.ask(gap), true);
-    assert!(text(browser, "decisions").contains("The process was started anew"));
+    assert!(text(browser, "decisions").contains("The server was started anew"));
     // It is served until the test has seen it.
     std::mem::forget(page);
 }
