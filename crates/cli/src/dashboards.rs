@@ -1,7 +1,7 @@
 //! `tidegate dashboards export`: a dashboard for Grafana, over what Prometheus scrapes.
 //!
-//! For fleets and for last week, where the page of a task shows that task and the last quarter of an
-//! hour. Panels are in the order of the page. Each query is a template in the table below; a test
+//! For fleets and for last week, where the page of a task shows that task and the last quarter of
+//! an hour. Panels are in the order of the page. Each query is a template in the table below; a test
 //! holds every name and label in it against the list of metrics, another has a real Prometheus run
 //! them all.
 
@@ -67,7 +67,8 @@ const PANELS: &[Panel] = &[
     Panel { title: "Latency of admitted", unit: "s",
         about: "From the decision to the end of the answer, as the tasks see it.",
         queries: &[
-            ("histogram_quantile(0.99, sum by (le) (rate(tidegate_latency_seconds_bucket{$s}[$r])))",
+            ("histogram_quantile(0.99, \
+              sum by (le) (rate(tidegate_latency_seconds_bucket{$s}[$r])))",
              "p99"),
             ("histogram_quantile(0.9, sum by (le) (rate(tidegate_latency_seconds_bucket{$s}[$r])))",
              "p90"),
@@ -75,7 +76,7 @@ const PANELS: &[Panel] = &[
              "p50"),
         ] },
     Panel { title: "Utilization signals", unit: "none",
-        about: "The highest of all tasks, over the target of each signal. Shedding begins at 0.85.",
+        about: "The highest of all tasks, over the target of each. Shedding begins at 0.85.",
         queries: &[("max by (signal) (tidegate_utilization_ratio{$s})", "{{signal}}")] },
     Panel { title: "Rejections by reason", unit: "reqps", about: "",
         queries: &[
@@ -146,7 +147,10 @@ fn dashboard() -> Value {
         "templating": { "list": [
             { "name": "datasource", "type": "datasource", "query": "prometheus" },
             variable("job", "label_values(tidegate_inflight_requests, job)"),
-            variable("instance", "label_values(tidegate_inflight_requests{job=~\"$job\"}, instance)"),
+            variable(
+                "instance",
+                "label_values(tidegate_inflight_requests{job=~\"$job\"}, instance)",
+            ),
         ] },
         "panels": panels.collect::<Vec<_>>(),
     })

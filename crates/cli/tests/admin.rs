@@ -1,4 +1,4 @@
-//! `tidegate top`, `explain` and `dashboards` as a user runs them, against a service of this process.
+//! `tidegate top`, `explain` and `dashboards` as a user runs them, against a service in here.
 
 #![allow(clippy::unwrap_used)]
 

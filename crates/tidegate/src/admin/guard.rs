@@ -91,9 +91,11 @@ pub(super) enum Verdict {
     Forbidden(&'static str),
 }
 
-const NO_TOKEN: &str = "This is for those who sit at the machine. To open it to others, give the admin router a token \
+const NO_TOKEN: &str = "This is for those who sit at the machine. To open it to others, give \
+                        the admin router a token \
      (Admin::token) and ask with `authorization: Bearer TOKEN` or `?token=TOKEN`.\n";
-const OTHER_NAME: &str = "This machine is asked by a name that is not its own: use localhost, 127.0.0.1 or [::1], or \
+const OTHER_NAME: &str = "This machine is asked by a name that is not its own: use localhost, \
+                          127.0.0.1 or [::1], or \
      give the admin router a token (Admin::token).\n";
 const OTHER_SITE: &str = "A page of another site asks. That is not answered.\n";
 

@@ -204,8 +204,8 @@ impl Admin {
         })))
     }
 
-    /// Serves it on `listener` until the task drains, if its life was given; without, for as long as
-    /// this is awaited.
+    /// Serves it on `listener` until the task drains, if its life was given; without, for as long
+    /// as this is awaited.
     pub async fn serve<L: Listener>(self, listener: L) -> Result<(), AdminError> {
         // Of its own, as the task is not ready because its page is.
         let own = Life::new(LifeConfig::default(), Clock::default());
@@ -226,8 +226,8 @@ impl Admin {
         Ok(serve.await?)
     }
 
-    /// Serves it at `address` on a thread of its own, so that the page moves on whatever the runtime
-    /// of the service is busy with, until what is returned is dropped.
+    /// Serves it at `address` on a thread of its own, so that the page moves on whatever the
+    /// runtime of the service is busy with, until what is returned is dropped.
     ///
     /// ```
     /// # fn run() -> Result<(), Box<dyn std::error::Error>> {

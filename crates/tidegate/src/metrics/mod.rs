@@ -29,8 +29,8 @@
 //!
 //! OpenTelemetry has dots for the first underscore and leaves out what follows from the unit:
 //! `tidegate.late_cost` in `s`. It knows no histogram that is read rather than written, so each
-//! is two counters: `tidegate.request_cost` in `s`, and `tidegate.request_cost.bucket`, the requests
-//! that cost no more than the seconds in the attribute `le`.
+//! is two counters: `tidegate.request_cost` in `s`, and `tidegate.request_cost.bucket`, the
+//! requests that cost no more than the seconds in the attribute `le`.
 //!
 //! Counts are per thread and added up by whoever asks: a request adds to cells that only its thread
 //! writes. They only ever grow (and wrap), so work with differences.

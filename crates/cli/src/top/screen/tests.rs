@@ -18,9 +18,11 @@ fn update() -> Update {
             "levels": [
                 {"criticality": "CRITICAL_PLUS", "admitted": 149, "rejected": 0, "good": 149},
                 {"criticality": "SHEDDABLE", "admitted": 64, "rejected": 968, "good": 63}],
-            "signals": [{"name": "queue", "value": 0.9, "target": 1, "ratio": 0.9, "decides": true}],
+            "signals": [
+                {"name": "queue", "value": 0.9, "target": 1, "ratio": 0.9, "decides": true}],
             "thresholds": [{"criticality": "SHEDDABLE", "ratio": 0.85}],
-            "rejections": [{"reason": "overloaded", "place": "at the gate", "rate": 2161, "total": 9}],
+            "rejections": [
+                {"reason": "overloaded", "place": "at the gate", "rate": 2161, "total": 9}],
             "customers": [{"name": "shop", "used": 0.2, "wanted": 0.3, "limit": 0.6}],
             "quota": {"sentence": "No quota server"}
         },
@@ -28,7 +30,8 @@ fn update() -> Update {
             [1000089000, [200, 200, 368, 8.1]], [1000090000, [2530, 360, 368, null]]]},
         "events": [
             {"id": "change-1", "at_ms": 1000015000, "change": true, "text": "Began to shed"},
-            {"id": "00000000000000ab", "at_ms": 1000089500, "text": "Refused SHEDDABLE, overloaded"}]
+            {"id": "00000000000000ab", "at_ms": 1000089500,
+             "text": "Refused SHEDDABLE, overloaded"}]
     }"#;
     serde_json::from_str(json).unwrap()
 }
