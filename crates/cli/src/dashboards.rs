@@ -1,9 +1,9 @@
 //! `tidegate dashboards export`: a dashboard for Grafana, over what Prometheus scrapes.
 //!
 //! For fleets and for last week, where the page of a task shows that task and the last quarter of
-//! an hour. Panels are in the order of the page. Each query is a template in the table below; a test
-//! holds every name and label in it against the list of metrics, another has a real Prometheus run
-//! them all.
+//! an hour. Panels are in the order of the page. Each query is a template in the table below; a
+//! test holds every name and label in it against the list of metrics, another has a real
+//! Prometheus run them all.
 
 use crate::Failure;
 use serde_json::{Value, json};

@@ -278,9 +278,9 @@ pub mod leaving {}
 /// Begin in dark mode ([`Builder::dark`](crate::task::Builder::dark)): everything is decided and
 /// counted, nobody is refused.
 ///
-/// - **The dashboard**: with the feature `admin`, `Admin::new(&task).spawn("127.0.0.1:9900")` serves
-///   a page about the task, `/metrics`, and explanations of decisions; `tidegate top` shows the same
-///   in a terminal.
+/// - **The dashboard**: with the feature `admin`, `Admin::new(&task).spawn("127.0.0.1:9900")` has
+///   a page about the task, `/metrics`, and explanations of decisions; `tidegate top` shows the
+///   same in a terminal.
 /// - **Metrics**: [`metrics`](crate::metrics) lists them. `Collector` for prometheus-client,
 ///   `observe` for OpenTelemetry, [`Task::snapshot`](crate::Task::snapshot) for anything else.
 /// - **Spans**: with the feature `tracing` each request has a span with what was decided, and each
