@@ -119,13 +119,13 @@ const PANELS = [
       return highest ? `degraded answers up to ${highest.criticality}` : "";
     },
     own: (view) => table("Requests a second by criticality",
-      ["criticality", "admitted", "rejected", "goodput", "served"],
+      ["criticality", "let in", "refused", "good", "served"],
       view.snapshot.levels.map((l, n) => [
         { text: l.criticality, mark: swatch(css(`--l${n + 1}`), []) },
         brief(l.admitted), brief(l.rejected), brief(l.good),
         l.admitted + l.rejected > 0 ? percent(l.admitted / (l.admitted + l.rejected)) : "–",
       ])),
-    hint: "Dashed: rejected.",
+    hint: "Requests a second; dashed: refused.",
   },
   {
     key: "latency", title: "Latency of admitted", unit: "ms",
@@ -147,8 +147,8 @@ const PANELS = [
     },
     own: (view) => table("Signals, what they should not exceed, and where shedding begins",
       ["signal", "value", "target", "ratio", ...view.snapshot.thresholds.map((t) => short(t.criticality))],
-      view.snapshot.signals.map((s, n) => [
-        { text: s.name + (s.leading ? "" : " (confirms)"), mark: view.mark("signals", `signal.${s.name}`, n), strong: s.decides },
+      view.snapshot.signals.map((s) => [
+        { text: s.name + (s.leading ? "" : " (confirms)"), mark: view.mark("signals", `signal.${s.name}`), strong: s.decides },
         brief(s.value), brief(s.target), { text: brief(s.ratio), strong: s.decides },
         ...view.snapshot.thresholds.map((t) => brief(t.ratio * s.target)),
       ])),
@@ -160,8 +160,8 @@ const PANELS = [
       .map((column) => ({ column, label: after(column) })),
     now: ({ work }) => `${brief(work.rejected, "/s")} rejected`,
     own: (view) => table("Rejections a second", ["reason", { text: "place", words: true }, "a second", "in all"],
-      view.snapshot.rejections.map((r, n) => [
-        { text: r.reason, mark: view.mark("rejections", `reason.${r.reason} ${r.place}`, n) },
+      view.snapshot.rejections.map((r) => [
+        { text: r.reason, mark: view.mark("rejections", `reason.${r.reason} ${r.place}`) },
         { text: r.place, words: true }, brief(r.rate), brief(r.total),
       ])),
   },
@@ -173,8 +173,8 @@ const PANELS = [
     floor: 0.1,
     own: (view) => table("CPU-seconds per second by customer",
       ["customer", "used", "wanted", "granted", "limit"],
-      view.snapshot.customers.map((c, n) => [
-        { text: c.name, mark: view.mark("customers", `used.${c.name}`, n) },
+      view.snapshot.customers.map((c) => [
+        { text: c.name, mark: view.mark("customers", `used.${c.name}`) },
         cpus(c.used), { text: cpus(c.wanted), strong: c.wanted > c.used * 1.001 },
         c.granted === null ? "–" : cpus(c.granted), c.limit === null ? "none" : cpus(c.limit),
       ])),
@@ -205,8 +205,8 @@ const PANELS = [
       "This process asks no service through a client that was given to the page.",
     own: (view) => table("How likely a request is held back",
       ["service", ...LEVELS.map(short), "asked"],
-      view.snapshot.clients.map((c, n) => [
-        { text: c.service, mark: view.mark("throttle", `throttle.${c.service}`, n) },
+      view.snapshot.clients.map((c) => [
+        { text: c.service, mark: view.mark("throttle", `throttle.${c.service}`) },
         ...LEVELS.map((name) => percent(c.throttle.find((t) => t.criticality === name)?.probability)),
         brief(c.requests, "/s"),
       ])),
@@ -328,13 +328,12 @@ class View {
   }
 
   /** What a line of a chart looks like, for the row that stands for it. */
-  mark(key, column, fallback) {
+  mark(key, column) {
     const lines = PANELS.find((p) => p.key === key).lines(this);
     const n = lines.findIndex((line) => line.column === column);
     if (n < 0) return null;
-    const line = lines[n] || {};
-    const place = n < 0 ? fallback : n;
-    return swatch(line.color ? css(line.color) : palette()[place % 8], line.dash || DASHES[place % 8]);
+    const line = lines[n];
+    return swatch(line.color ? css(line.color) : palette()[n % 8], line.dash || DASHES[n % 8]);
   }
 
   connect() {

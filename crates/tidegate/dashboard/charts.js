@@ -84,8 +84,9 @@ class Chart {
     const [ink, rule] = [css("--quiet"), css("--rule")];
     const font = "11px " + css("--sans");
     const axis = { stroke: ink, font, grid: { stroke: rule, width: 1 }, ticks: { show: false } };
-    const { unit = "", thresholds, floor = 1, log } = this.options;
+    const { unit = "", thresholds } = this.options;
     const fit = (_, low, high) => {
+      const floor = this.options.floor || 1;
       let top = Math.max(floor, Number.isFinite(high) ? high : floor);
       for (const t of thresholds ? thresholds() : []) top = Math.max(top, t.ratio * 1.1);
       return [0, top * 1.08];
@@ -96,7 +97,7 @@ class Chart {
       padding: [10, 12, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 }, sync: { key: "all" } },
-      scales: { x: { time: true, range: () => this.range }, y: { range: fit, distr: log ? 3 : 1 } },
+      scales: { x: { time: true, range: () => this.range }, y: { range: fit } },
       axes: [
         { ...axis, space: 72, size: 26, values: (_, all) => all.map((at) => this.time(at)) },
         { ...axis, size: 48, space: 28, values: (_, all) => all.map((n) => brief(n, unit)) },
@@ -113,8 +114,6 @@ class Chart {
       hooks: { draw: [(plot) => this.marksOn(plot, ink)] },
     }, data, this.box);
     this.plot.root.setAttribute("aria-hidden", "true");
-    this.plot.over.addEventListener("mousemove", () => this.options.hover?.(this.plot.cursor.idx));
-    this.plot.over.addEventListener("mouseleave", () => this.options.hover?.(null));
   }
 
   /** Thresholds across, events downwards. */

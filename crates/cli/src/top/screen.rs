@@ -68,9 +68,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
 fn draw_head(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let snapshot = &view.snapshot;
     let up = span(snapshot.at_ms.saturating_sub(snapshot.began_ms));
+    let part =
+        if snapshot.parts.len() > 1 { format!("  {}", snapshot.part) } else { String::new() };
     let mut words = vec![
-        Span::from(format!(" {}", snapshot.service)).bold(),
-        Span::from(format!("  {}  tidegate {}, up {up}", snapshot.part, snapshot.version)).dim(),
+        Span::from(format!(" {}{part}", snapshot.service)).bold(),
+        Span::from(format!("  tidegate {}, up {up}", snapshot.version)).dim(),
     ];
     if view.away {
         words.push(Span::from("  does not answer; trying again").fg(BAD).bold());

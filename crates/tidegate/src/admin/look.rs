@@ -181,7 +181,17 @@ impl Look {
             .filter(|customer| customer.wanted > customer.used)
             .map(|customer| customer.name.clone())
             .collect();
+        let earlier = self.earlier.as_ref().map(|(_, earlier)| earlier);
+        let refused = |c: &Criticality| {
+            let count = |s: &Snapshot| {
+                let counts = &s.requests;
+                let dark = counts.dark(Reason::Overloaded, *c);
+                counts.rejected(Reason::Overloaded, *c).wrapping_add(dark)
+            };
+            earlier.is_some_and(|earlier| count(of) != count(earlier))
+        };
         let facts = Facts {
+            refused: downward().into_iter().find(refused),
             standing: &standing,
             measured: of.plan.is_some(),
             inflight: shown.work.inflight,

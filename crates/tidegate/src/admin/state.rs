@@ -9,9 +9,10 @@
 //! | short of quota | `Serving all who have quota; out of quota: shop` |
 //! | well | `Healthy: offered 0.7 CPUs, capable of 1.9` |
 //!
-//! The first that is so counts. What is said of signals is what stood there when the change was
-//! made: while something is shed, utilization is held at the threshold, and its present value would
-//! explain nothing.
+//! The first that is so counts. Of the levels that may be shed those are named that were, in the
+//! last second. What is said of signals is what stood there when the change was made: while
+//! something is shed, utilization is held at the threshold, and its present value would explain
+//! nothing.
 
 use super::api::{Kind, State};
 use super::text::number;
@@ -28,6 +29,8 @@ pub(super) struct Facts<'a> {
     pub(super) inflight: u64,
     pub(super) offered_cpus: Option<f64>,
     pub(super) capacity_cpus: Option<f64>,
+    /// The highest criticality that was refused for load in the last second, if any was.
+    pub(super) refused: Option<Criticality>,
     /// Customers who are refused for want of quota.
     pub(super) out_of_quota: &'a [String],
 }
@@ -93,6 +96,8 @@ impl<'a> Standing<'a> {
 pub(super) fn state(facts: &Facts<'_>) -> (State, Option<Timestamp>) {
     let standing = Standing::of(facts.standing);
     let shedding = standing.shed.map(|(level, grounds)| {
+        // What may be refused need not be: all of it may fit.
+        let level = facts.refused.map_or(level, |refused| refused.min(level));
         let because = because(grounds);
         format!("hedding {}{because}", levels(level))
     });
@@ -185,6 +190,23 @@ mod tests {
 
     fn switch(at: u64, what: What) -> Event {
         Event { at: Timestamp::from_secs(at), what }
+    }
+
+    #[test]
+    fn those_who_were_refused_are_named_and_not_those_who_may_be() {
+        use Criticality::{Critical, Sheddable, SheddablePlus};
+        for (may, refused, said) in [
+            (Critical, None, "Shedding CRITICAL and below"),
+            (Critical, Some(Sheddable), "Shedding SHEDDABLE because"),
+            (Critical, Some(SheddablePlus), "Shedding SHEDDABLE_PLUS and below"),
+            // For want of room in calm, say: that is not what is told.
+            (Sheddable, Some(Critical), "Shedding SHEDDABLE because"),
+        ] {
+            let standing = [shed(1, Some(may))];
+            let (state, _) =
+                state(&Facts { standing: &standing, refused, measured: true, ..Facts::default() });
+            assert!(state.sentence.starts_with(said), "{}", state.sentence);
+        }
     }
 
     #[test]
