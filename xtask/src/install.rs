@@ -70,6 +70,9 @@ const NEEDS: &[Need] = &[
         packages: "crates/tidegate/tests/peers/requirements.txt",
         from: &PIP,
     },
+    // The dashboard is looked at in it, and metrics are scraped by it.
+    Need { probe: "chromium --version", packages: "chromium", from: &APT },
+    Need { probe: "prometheus --version", packages: "prometheus", from: &APT },
 ];
 
 /// Where the peers are that tests talk to, in the root of the repository.

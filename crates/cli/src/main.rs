@@ -1,10 +1,14 @@
 //! The command line of tidegate.
 
+mod dashboards;
 mod demo;
+mod explain;
 mod html;
 mod load;
 mod plot;
+mod remote;
 mod sim;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write as _};
@@ -40,6 +44,19 @@ enum Command {
     /// A scenario is a YAML file that tells a story of overload and names what must come of it.
     /// Exit code 0 if all checks pass, 1 if one fails, 2 if a file is refused; nothing runs then.
     Sim(sim::Options),
+    /// Show what a running part does, in the terminal
+    ///
+    /// Attaches to the admin router of a service, a proxy or a demo: the sentence that says what it
+    /// does and why, rates, latency, signals, customers and the last decisions, once a second.
+    Top(top::Options),
+    /// Say why a request was refused, by the number in its answer
+    ///
+    /// What came in, where criticality and customer were taken from, which signal stood where
+    /// against which threshold, what was answered, and what would change it. Exit code 1 if nobody
+    /// remembers it.
+    Explain(explain::Options),
+    /// Dashboards for other programs
+    Dashboards(dashboards::Options),
 }
 
 /// What a command leaves behind.
@@ -77,6 +94,9 @@ fn main() -> ExitCode {
         }
         Command::Load(options) => load::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Top(options) => top::run(&options),
+        Command::Explain(options) => explain::run(&options),
+        Command::Dashboards(options) => dashboards::run(&options).map(Ending::from),
     };
     match outcome.and_then(|ending| print(&ending.out).map(|()| ending)) {
         Ok(ending) => {

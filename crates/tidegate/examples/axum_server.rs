@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p tidegate --example axum_server` starts the server and overruns it from
 //! the same process for three seconds, then prints who was served. With `-- serve` it serves on
-//! port 8080 until it is interrupted, with metrics on `/metrics`.
+//! port 8080 until it is interrupted, with the dashboard and `/metrics` on port 9900 of loopback.
 //!
 //! ```text
 //! criticality        asked  served refused
@@ -15,12 +15,10 @@ use axum::routing::get;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
-use prometheus_client::registry::Registry;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate::metrics::Collector;
+use tidegate::admin::Admin;
 use tidegate::{Criticality, Task, context};
 use tidegate_core::decision::Reason;
 use tidegate_wire::customer::Identities;
@@ -39,16 +37,7 @@ async fn work() -> &'static str {
 }
 
 fn app(task: &Task) -> Router {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Collector::new(task)));
-    let registry = Arc::new(registry);
-    let metrics = move || async move {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry)
-            .map_or_else(|error| error.to_string(), |()| text)
-    };
-    // What is added after the layer is not behind it: metrics are served whatever comes.
-    Router::new().route("/work", get(work)).layer(task.layer()).route("/metrics", get(metrics))
+    Router::new().route("/work", get(work)).layer(task.layer())
 }
 
 fn main() -> Outcome {
@@ -69,6 +58,12 @@ fn main() -> Outcome {
     });
     let (task, address) = receiver.recv()?;
     if forever {
+        // On a port and a thread of its own: it is there whatever comes, and not for the world.
+        let page = Admin::new(&task).spawn("127.0.0.1:9900")?;
+        say(&format!(
+            "http://{address}/work, and http://{} shows what becomes of it",
+            page.address()
+        ));
         return server.join().unwrap_or_else(|_| Err("the server panicked".into()));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -108,6 +103,11 @@ async fn overrun(address: SocketAddr) -> Outcome {
         caller.await??;
     }
     Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "somebody has to know where to look")]
+fn say(text: &str) {
+    println!("{text}");
 }
 
 #[expect(clippy::print_stdout, reason = "that is what it is for")]

@@ -10,7 +10,7 @@
 //! 8. [`watching`]: metrics, spans, events, and what to look for
 //!
 //! Features turn on what a service needs: `axum`, `tonic`, `reqwest`, `hyper-util` for the library
-//! that it is written with, `tls`, `prometheus`, `opentelemetry` and `tracing` for the rest.
+//! that it is written with, and `tls`, `prometheus`, `opentelemetry`, `tracing` and `admin`.
 
 /// Protect a service.
 ///
@@ -278,6 +278,9 @@ pub mod leaving {}
 /// Begin in dark mode ([`Builder::dark`](crate::task::Builder::dark)): everything is decided and
 /// counted, nobody is refused.
 ///
+/// - **The dashboard**: with the feature `admin`, `Admin::new(&task).spawn("127.0.0.1:9900")` has
+///   a page about the task, `/metrics`, and explanations of decisions; `tidegate top` shows the
+///   same in a terminal.
 /// - **Metrics**: [`metrics`](crate::metrics) lists them. `Collector` for prometheus-client,
 ///   `observe` for OpenTelemetry, [`Task::snapshot`](crate::Task::snapshot) for anything else.
 /// - **Spans**: with the feature `tracing` each request has a span with what was decided, and each

@@ -17,6 +17,8 @@
 //! what they can ask. Clients have a layer and a balancer of their own. [`guide`] shows how to put
 //! each part to work.
 
+#[cfg(feature = "admin")]
+pub mod admin;
 #[cfg(feature = "tokio")]
 pub mod client;
 pub mod clock;

@@ -179,6 +179,11 @@ impl Layer {
         self.shared.counts()
     }
 
+    /// How many retries the budget has left at present.
+    pub fn budget_left(&self) -> f64 {
+        self.shared.budget_left()
+    }
+
     /// The shares of requests that are sent at present, by criticality.
     pub fn levels(&self) -> Levels {
         self.shared.levels()

@@ -69,8 +69,9 @@ pub mod tonic;
 mod trail;
 
 pub use balancer::{
-    Attempt, Balance, Balanced, Balancer, BalancerBuilder, BalancerCounts, Change, Discovery,
-    Endpoint, HttpProber, METRIC_LATENCY, METRIC_RIF, Prober, Reporter, Reports, Spill, Subset,
+    Attempt, Backend, Balance, Balanced, Balancer, BalancerBuilder, BalancerCounts, Change,
+    Discovery, Endpoint, HttpProber, METRIC_LATENCY, METRIC_RIF, Prober, Reporter, Reports, Spill,
+    Subset,
 };
 pub use body::Watched;
 pub use error::{BoxError, NoEndpoint, Throttled, TimedOut};

@@ -113,6 +113,11 @@ impl Shared {
         }
     }
 
+    pub(super) fn budget_left(&self) -> f64 {
+        // The gate has it in billionths.
+        self.budget.balance() as f64 / 1e9
+    }
+
     pub(super) fn levels(&self) -> Levels {
         self.throttle.levels()
     }

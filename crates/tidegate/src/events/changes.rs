@@ -37,7 +37,21 @@ impl Why {
     }
 }
 
+/// How many kinds of changes there are: see [`Changed::kind`].
+pub(super) const KINDS: usize = 4 + LEVELS;
+
 impl Changed {
+    /// What it is a change of.
+    pub(super) const fn kind(&self) -> usize {
+        match self {
+            Self::Shed { .. } => 0,
+            Self::DontRetry(_) => 1,
+            Self::LameDuck(_) => 2,
+            Self::Dark(_) => 3,
+            Self::Degrade { criticality, .. } => 4 + criticality.index(),
+        }
+    }
+
     pub(super) fn named(self, signals: &[Health]) -> What {
         match self {
             Self::Shed { before, now, why } => {

@@ -30,7 +30,7 @@ pub(crate) use source::Sources;
 
 use crate::signals::Health;
 use crate::task::Inner;
-use changes::{Changed, Watch};
+use changes::{Changed, KINDS, Watch};
 use core::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderMap, StatusCode};
 use std::collections::VecDeque;
@@ -66,8 +66,22 @@ pub(crate) struct Events {
 #[derive(Debug)]
 struct Kept {
     refusals: Ring<Sample>,
-    changes: Ring<(Timestamp, Changed)>,
+    changes: Changes,
     watch: Watch,
+}
+
+#[derive(Debug)]
+struct Changes {
+    ring: Ring<(Timestamp, Changed)>,
+    /// The last of each kind, however long ago.
+    last: [Option<(Timestamp, Changed)>; KINDS],
+}
+
+impl Changes {
+    fn push(&mut self, at: Timestamp, change: Changed) {
+        self.last[change.kind()] = Some((at, change));
+        self.ring.push((at, change));
+    }
 }
 
 /// The last so many of something, in memory that is there from the start.
@@ -119,7 +133,7 @@ impl Events {
     pub(crate) fn new() -> Self {
         let kept = Kept {
             refusals: Ring::new(REFUSALS_MAX),
-            changes: Ring::new(CHANGES_MAX),
+            changes: Changes { ring: Ring::new(CHANGES_MAX), last: [None; KINDS] },
             watch: Watch::default(),
         };
         Self { slots: Default::default(), kept: Mutex::new(kept) }
@@ -150,22 +164,30 @@ impl Events {
     /// Looks at what the task does from this tick on.
     pub(crate) fn tick(&self, gate: &AdmissionGate, plan: &Plan, now: Timestamp) {
         let Kept { changes, watch, .. } = &mut *self.lock();
-        watch.plan(plan, now, |change| changes.push((now, change)));
-        watch.switches(gate, |change| changes.push((now, change)));
+        watch.plan(plan, now, |change| changes.push(now, change));
+        watch.switches(gate, |change| changes.push(now, change));
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is remembered, oldest first.
-    pub(crate) fn read(&self, task: &Inner, signals: &[Health]) -> Vec<Event> {
+    /// All that is remembered and came after `after`, oldest first.
+    pub(crate) fn read(
+        &self,
+        task: &Inner,
+        signals: &[Health],
+        after: Option<Timestamp>,
+    ) -> Vec<Event> {
+        let late = |at: Timestamp| after.is_none_or(|after| at > after);
         let (refusals, changes) = {
             let Kept { refusals, changes, watch } = &mut *self.lock();
             let now = task.clock.now();
             // For tasks without ticks.
-            watch.switches(&task.gate, |change| changes.push((now, change)));
-            (refusals.items.clone(), changes.items.clone())
+            watch.switches(&task.gate, |change| changes.push(now, change));
+            let refusals = refusals.items.iter().filter(|sample| late(sample.at));
+            let changes = changes.ring.items.iter().filter(|(at, _)| late(*at));
+            (refusals.copied().collect::<Vec<_>>(), changes.copied().collect::<Vec<_>>())
         };
         let mut events: Vec<Event> = (changes.into_iter())
             .map(|(at, change)| Event { at, what: change.named(signals) })
@@ -173,6 +195,19 @@ impl Events {
             .collect();
         events.sort_by_key(|event| event.at);
         events
+    }
+
+    /// The last change of each kind, oldest first.
+    pub(crate) fn standing(&self, task: &Inner, signals: &[Health]) -> Vec<Event> {
+        let mut last: Vec<_> = {
+            let Kept { changes, watch, .. } = &mut *self.lock();
+            let now = task.clock.now();
+            // For tasks without ticks.
+            watch.switches(&task.gate, |change| changes.push(now, change));
+            changes.last.into_iter().flatten().collect()
+        };
+        last.sort_by_key(|(at, _)| *at);
+        last.into_iter().map(|(at, change)| Event { at, what: change.named(signals) }).collect()
     }
 }
 

@@ -203,12 +203,15 @@ fn what_is_remembered_is_bounded() {
             cause: None,
             answer: None,
         });
-        events.lock().changes.push((at, Changed::Dark(n % 2 == 0)));
+        events.lock().changes.push(at, Changed::Dark(n % 2 == 0));
     }
     let kept = events.lock();
-    assert_eq!((kept.refusals.items.len(), kept.changes.items.len()), (REFUSALS_MAX, CHANGES_MAX));
+    assert_eq!(
+        (kept.refusals.items.len(), kept.changes.ring.items.len()),
+        (REFUSALS_MAX, CHANGES_MAX)
+    );
     assert_eq!(kept.refusals.items.back().map(|sample| sample.id), Some(DecisionId(1_999)));
-    assert_eq!((kept.refusals.items.capacity(), kept.changes.items.capacity()), (512, 256));
+    assert_eq!((kept.refusals.items.capacity(), kept.changes.ring.items.capacity()), (512, 256));
 }
 
 /// A plan that sheds up to `cut`, on the grounds of signal 0.
@@ -314,4 +317,17 @@ fn grounds_are_in_the_unit_of_their_signal() {
     ] {
         assert_eq!(Grounds::of(signal(id), &signals()).to_string(), text);
     }
+}
+
+/// However many changes of another kind came since.
+#[test]
+fn the_last_change_of_each_kind_is_never_forgotten() {
+    let (task, _hand) = task();
+    let (events, at) = (&task.inner.events, Timestamp::from_secs);
+    events.lock().changes.push(at(1), Changed::DontRetry(true));
+    for n in 0..1_000 {
+        events.lock().changes.push(at(2 + n), Changed::LameDuck(n % 2 == 1));
+    }
+    let standing: Vec<_> = task.standing().into_iter().map(|e| (e.at, e.what)).collect();
+    assert_eq!(standing, [(at(1), What::DontRetry(true)), (at(1_001), What::LameDuck(true))]);
 }

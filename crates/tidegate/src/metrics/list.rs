@@ -7,7 +7,7 @@
 //! Names stand without what follows from kind and unit (`_total`, `_seconds`), units are base
 //! units. Labels have few values: see [`metrics`](super).
 
-use super::{CostHistogram, Snapshot};
+use super::Snapshot;
 use tidegate_core::Criticality;
 use tidegate_core::decision::Reason;
 use tidegate_core::quota::Usage;
@@ -41,7 +41,13 @@ pub(super) enum Read {
     Gauge(fn(&Snapshot, Rows<'_, f64>)),
     /// Rises and falls, and is a whole number.
     Level(fn(&Snapshot, Rows<'_, u64>)),
-    Histogram(fn(&Snapshot) -> &CostHistogram),
+    Histogram(fn(&Snapshot) -> Spread),
+}
+
+/// The end of each bucket, in seconds, with how many were in it; and their sum, in seconds.
+pub(super) struct Spread {
+    pub(super) buckets: Vec<(f64, u64)>,
+    pub(super) sum: f64,
 }
 
 pub(super) struct Metric {
@@ -65,7 +71,7 @@ impl Metric {
 
 /// Every metric.
 #[rustfmt::skip]
-pub(super) static METRICS: [Metric; 22] = [
+pub(super) static METRICS: [Metric; 24] = [
     Metric::new("tidegate_requests", Unit::Events("request"), "Requests by what was decided",
         Read::Counter(requests)).by(&["criticality", "decision", "reason"]),
     Metric::new("tidegate_attempts", Unit::Events("request"), "Requests by which try they are",
@@ -85,7 +91,13 @@ pub(super) static METRICS: [Metric; 22] = [
         Read::Counter(|s, rows| rows(&[], s.cancelled))),
     Metric::new("tidegate_request_cost", Unit::Seconds,
         "CPU time of requests, in seconds of the reference machine",
-        Read::Histogram(|s| &s.costs)),
+        Read::Histogram(|s| spread(&s.costs.buckets, s.costs.sum.as_secs_f64()))),
+    Metric::new("tidegate_latency", Unit::Seconds,
+        "What admitted requests took, from the decision to the end of the answer",
+        Read::Histogram(|s| spread(&s.latencies.by_doubling(), s.latencies.sum.as_secs_f64()))),
+    Metric::new("tidegate_good_requests", Unit::Events("request"),
+        "Answers that did not fail, within their deadlines",
+        Read::Counter(good)).by(&["criticality"]),
     Metric::new("tidegate_late_cost", Unit::Seconds,
         "CPU time of children after their request was done",
         Read::Sum(|s, rows| rows(&[], s.late.as_secs_f64()))),
@@ -123,6 +135,54 @@ pub(super) static METRICS: [Metric; 22] = [
         Read::Counter(|s, rows| rows(&[], s.ticks_panicked))),
 ];
 
+/// A metric as Prometheus knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Name {
+    /// Its name, with unit and kind: `tidegate_requests_total`.
+    pub name: String,
+    /// The names of its labels.
+    pub labels: Vec<&'static str>,
+}
+
+/// The name of every metric as Prometheus knows it, of histograms that of the buckets, the sum and
+/// the count: for whoever writes queries and wants to know that they ask for what there is.
+pub fn names() -> Vec<Name> {
+    let mut names = Vec::new();
+    for metric in &METRICS {
+        let name = format!("{}{}", metric.name, ending(metric.unit));
+        let labels = metric.labels.to_vec();
+        match metric.read {
+            Read::Counter(_) | Read::Sum(_) => {
+                names.push(Name { name: format!("{name}_total"), labels });
+            }
+            Read::Gauge(_) | Read::Level(_) => names.push(Name { name, labels }),
+            Read::Histogram(_) => {
+                let of = |ending: &str| format!("{name}_{ending}");
+                names.push(Name { name: of("bucket"), labels: vec!["le"] });
+                names.push(Name { name: of("sum"), labels: Vec::new() });
+                names.push(Name { name: of("count"), labels: Vec::new() });
+            }
+        }
+    }
+    names
+}
+
+/// What a unit adds to a name.
+const fn ending(unit: Unit) -> &'static str {
+    match unit {
+        Unit::None | Unit::Events(_) => "",
+        Unit::Requests => "_requests",
+        Unit::Ratio => "_ratio",
+        Unit::Seconds => "_seconds",
+        Unit::Cpus => "_cpus",
+    }
+}
+
+fn spread(buckets: &[(f64, u64)], sum: f64) -> Spread {
+    Spread { buckets: buckets.to_vec(), sum }
+}
+
 fn requests(snapshot: &Snapshot, rows: Rows<'_, u64>) {
     let counts = &snapshot.requests;
     for criticality in Criticality::ALL {
@@ -140,6 +200,12 @@ fn requests(snapshot: &Snapshot, rows: Rows<'_, u64>) {
                 }
             }
         }
+    }
+}
+
+fn good(snapshot: &Snapshot, rows: Rows<'_, u64>) {
+    for (criticality, count) in Criticality::ALL.into_iter().zip(snapshot.good) {
+        rows(&[criticality.name()], count);
     }
 }
 
@@ -201,13 +267,7 @@ mod tests {
         let page = include_str!("mod.rs");
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("//! | `")).collect();
         for metric in &METRICS {
-            let end = match metric.unit {
-                Unit::None | Unit::Events(_) => "",
-                Unit::Requests => "_requests",
-                Unit::Ratio => "_ratio",
-                Unit::Seconds => "_seconds",
-                Unit::Cpus => "_cpus",
-            };
+            let end = ending(metric.unit);
             let total = match metric.read {
                 Read::Counter(_) | Read::Sum(_) => "_total",
                 Read::Gauge(_) | Read::Level(_) | Read::Histogram(_) => "",

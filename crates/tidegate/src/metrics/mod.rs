@@ -11,6 +11,8 @@
 //! | `tidegate_attempts_total` | `attempt` | requests by which try they are: `1`, `2`, `3+` |
 //! | `tidegate_inflight_requests` | | admitted and not done |
 //! | `tidegate_request_cost_seconds` | | histogram of CPU time, of the reference machine |
+//! | `tidegate_latency_seconds` | | histogram of what admitted requests took, from the decision to the end of the answer |
+//! | `tidegate_good_requests_total` | `criticality` | answers that did not fail, within their deadlines |
 //! | `tidegate_late_cost_seconds_total` | | CPU time of children after their request was done |
 //! | `tidegate_failed_requests_total` | | answers that failed |
 //! | `tidegate_overloaded_below_requests_total` | | answers that became "don't retry", as a dependency said so |
@@ -26,8 +28,8 @@
 //! | `tidegate_sampler_ticks_total`, `tidegate_sampler_late_ticks_total`, `tidegate_sampler_panics_total` | | looks at the signals |
 //!
 //! OpenTelemetry has dots for the first underscore and leaves out what follows from the unit:
-//! `tidegate.late_cost` in `s`. It knows no histogram that is read rather than written, so that of
-//! costs is two counters: `tidegate.request_cost` in `s`, and `tidegate.request_cost.bucket`, the
+//! `tidegate.late_cost` in `s`. It knows no histogram that is read rather than written, so each
+//! is two counters: `tidegate.request_cost` in `s`, and `tidegate.request_cost.bucket`, the
 //! requests that cost no more than the seconds in the attribute `le`.
 //!
 //! Counts are per thread and added up by whoever asks: a request adds to cells that only its thread
@@ -36,6 +38,7 @@
 //! **Bounded.** Reasons, criticalities, faults and signals are few. Customers are those who have
 //! limits of their own, whom somebody has configured; all others are one.
 
+mod latency;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 mod list;
 #[cfg(feature = "opentelemetry")]
@@ -43,6 +46,9 @@ mod opentelemetry;
 #[cfg(feature = "prometheus")]
 mod prometheus;
 
+pub use latency::LatencyHistogram;
+#[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
+pub use list::{Name, names};
 #[cfg(feature = "opentelemetry")]
 pub use opentelemetry::observe;
 #[cfg(feature = "prometheus")]
@@ -56,7 +62,7 @@ use tidegate_core::admission::Counts;
 use tidegate_core::admission::shed::Plan;
 use tidegate_core::counters::{Counters, Writer};
 use tidegate_core::quota::Usage;
-use tidegate_core::{Cost, CustomerId};
+use tidegate_core::{Cost, Criticality, CustomerId};
 use tidegate_wire::faults::{Fault, Faults};
 
 /// Buckets of the histogram of costs: up to 4 µs, and so on by doubling up to 8.6 s, then
@@ -67,7 +73,7 @@ const FIRST: u32 = 12;
 
 /// Where threads count.
 pub(crate) mod cell {
-    use super::{BUCKETS, Fault};
+    use super::{BUCKETS, Criticality, Fault, latency};
 
     /// By cost, from here on.
     pub(super) const COSTS: usize = 0;
@@ -81,7 +87,12 @@ pub(crate) mod cell {
     pub(crate) const CANCELLED: usize = OVERLOADED_BELOW + 1;
     /// By fault, from here on.
     pub(crate) const FAULTS: usize = CANCELLED + 1;
-    pub(super) const COUNT: usize = FAULTS + Fault::ALL.len();
+    /// Good answers by criticality, from here on.
+    pub(super) const GOOD: usize = FAULTS + Fault::ALL.len();
+    /// By latency, from here on.
+    pub(super) const LATENCIES: usize = GOOD + Criticality::COUNT;
+    pub(super) const LATENCY_SUM: usize = LATENCIES + latency::BUCKETS;
+    pub(super) const COUNT: usize = LATENCY_SUM + 1;
 }
 
 /// The bucket of a cost: the first whose end it does not exceed.
@@ -95,6 +106,18 @@ const fn bucket(cost: Cost) -> usize {
 pub(crate) fn count_cost(counts: &mut Writer, cost: Cost) {
     counts.add(cell::COSTS + bucket(cost), 1);
     counts.add(cell::COST_SUM, cost.as_nanos());
+}
+
+#[inline]
+pub(crate) fn count_latency(counts: &mut Writer, latency: Duration) {
+    let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+    counts.add(cell::LATENCIES + latency::bucket(nanos), 1);
+    counts.add(cell::LATENCY_SUM, nanos);
+}
+
+#[inline]
+pub(crate) fn count_good(counts: &mut Writer, criticality: Criticality) {
+    counts.add(cell::GOOD + criticality.index(), 1);
 }
 
 #[cfg(feature = "tokio")]
@@ -157,6 +180,10 @@ pub struct Snapshot {
     pub requests: Counts,
     /// What requests have cost.
     pub costs: CostHistogram,
+    /// How long admitted requests took.
+    pub latencies: LatencyHistogram,
+    /// Answers that did not fail, within their deadlines; by criticality, lowest first.
+    pub good: [u64; Criticality::COUNT],
     /// What children of requests have cost after their request was done.
     pub late: Cost,
     /// Answers that failed: 5xx, and what gRPC has for it.
@@ -194,11 +221,14 @@ impl Snapshot {
         let buckets = (0..BUCKETS).map(|n| (bucket_end(n), totals[cell::COSTS + n])).collect();
         let faults = Fault::ALL.map(|fault| (fault, totals[cell::FAULTS + fault.index()]));
         let customers = observed.customers.iter();
+        let latencies = &totals[cell::LATENCIES..cell::LATENCY_SUM];
         let (ticks, ticks_late, ticks_panicked) = task.sampled();
         Self {
             service: task.service().to_owned(),
             requests: task.gate.counts(),
             costs: CostHistogram { buckets, sum: Cost::from_nanos(totals[cell::COST_SUM]) },
+            latencies: LatencyHistogram::new(latencies, totals[cell::LATENCY_SUM]),
+            good: core::array::from_fn(|n| totals[cell::GOOD + n]),
             late: Cost::from_nanos(totals[cell::LATE]),
             failed: totals[cell::FAILED],
             overloaded_below: totals[cell::OVERLOADED_BELOW],

@@ -17,9 +17,9 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The bit of the buckets of the histogram, which is two instruments.
-const BUCKETS: usize = 63;
-const _: () = assert!(METRICS.len() <= BUCKETS, "each has a bit of a word");
+/// From here on bits are those of buckets: a histogram is two instruments.
+const BUCKETS: usize = 32;
+const _: () = assert!(METRICS.len() <= BUCKETS, "each has a bit of a word, and maybe another");
 
 /// Gives `meter` the metrics of `task`. Call it once for a meter; they stay as long as the meter
 /// does, and fall silent when the task is gone.
@@ -90,10 +90,10 @@ fn register(meter: &Meter, metric: &'static Metric, latest: &Arc<Latest>, bit: u
         Read::Histogram(read) => {
             let asked = Arc::clone(latest);
             let buckets = move |instrument: &dyn AsyncInstrument<u64>| {
-                let Some(snapshot) = asked.snapshot(BUCKETS) else { return };
+                let Some(snapshot) = asked.snapshot(BUCKETS + bit) else { return };
                 let mut sum = 0_u64;
-                for (end, count) in &read(&snapshot).buckets {
-                    sum = sum.wrapping_add(*count);
+                for (end, count) in read(&snapshot).buckets {
+                    sum = sum.wrapping_add(count);
                     let end = if end.is_finite() { end.to_string() } else { "+Inf".to_owned() };
                     instrument.observe(sum, &[KeyValue::new("le", end)]);
                 }
@@ -103,7 +103,7 @@ fn register(meter: &Meter, metric: &'static Metric, latest: &Arc<Latest>, bit: u
             let asked = Arc::clone(latest);
             let sum = move |instrument: &dyn AsyncInstrument<f64>| {
                 let Some(snapshot) = asked.snapshot(bit) else { return };
-                instrument.observe(read(&snapshot).sum.as_secs_f64(), &[]);
+                instrument.observe(read(&snapshot).sum, &[]);
             };
             instrument!(meter, f64_observable_counter, name, unit, metric, sum);
         }

@@ -1,7 +1,7 @@
 //! The task's metrics for a registry of prometheus-client.
 
 use super::Snapshot;
-use super::list::{METRICS, Metric, Read, Unit};
+use super::list::{METRICS, Metric, Read, Spread, Unit};
 use crate::task::{Inner, Task};
 use core::fmt;
 use prometheus_client::collector::Collector as Collects;
@@ -73,11 +73,10 @@ fn write(metric: &Metric, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'
             rows.write(MetricType::Gauge, snapshot, read, |m, value| m.encode_gauge(&value))
         }
         Read::Histogram(read) => {
-            let costs = read(snapshot);
-            let count = costs.buckets.iter().map(|(_, count)| count).sum();
-            let sum = costs.sum.as_secs_f64();
+            let Spread { buckets, sum } = read(snapshot);
+            let count = buckets.iter().map(|(_, count)| count).sum();
             let mut histogram = rows.begin(MetricType::Histogram)?;
-            histogram.encode_histogram::<NoLabelSet>(sum, count, &costs.buckets, None)
+            histogram.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
         }
     }
 }

@@ -104,6 +104,7 @@ pub(super) fn decide<B>(
             let mut serving = Serving::new(permit, context, id, protocol);
             serving.dear = cost >= WORTH_A_TURN;
             serving.version = request.version();
+            serving.began = now;
             serving.wanted = inner.policy.reports.wanted(protocol, incoming.load_format);
             serving.unknown = method.is_new.then(|| name.into());
             Verdict::Serve(serving)

@@ -213,7 +213,7 @@ where
             };
         };
         serving.leave(this.place);
-        let Some(serving) = this.serving.take() else { polled_again() };
+        let Some(mut serving) = this.serving.take() else { polled_again() };
         Poll::Ready(match outcome {
             Ok(response) => Ok(serving.answer(response)),
             Err(error) => {

@@ -16,9 +16,9 @@ use crate::task::Inner;
 use core::task::Context as Waking;
 use http::{HeaderMap, Response, StatusCode, Version};
 use std::sync::Arc;
-use tidegate_core::Cost;
 use tidegate_core::admission::Permit;
 use tidegate_core::decision::{Advice, Reason, Rejection};
+use tidegate_core::{Cost, Timestamp};
 use tidegate_meter::Scope;
 use tidegate_wire::answer;
 use tidegate_wire::grpc::Code;
@@ -45,6 +45,10 @@ pub(super) struct Serving {
     id: DecisionId,
     protocol: Protocol,
     pub(super) version: Version,
+    /// When it was let in.
+    pub(super) began: Timestamp,
+    /// Whether it was answered, and not by a failure.
+    good: bool,
     /// The load report that its answer is to carry.
     pub(super) wanted: Option<Wanted>,
     /// Whether it is worth a turn.
@@ -69,6 +73,8 @@ impl Serving {
             id,
             protocol,
             version: Version::HTTP_11,
+            began: Timestamp::ZERO,
+            good: false,
             wanted: None,
             dear: false,
             unknown: None,
@@ -195,21 +201,23 @@ impl Serving {
     }
 
     /// It is known how it ended. Returns the status to answer with if that is another.
-    fn end(&self, status: StatusCode, headers: &mut HeaderMap) -> Option<StatusCode> {
+    fn end(&mut self, status: StatusCode, headers: &mut HeaderMap) -> Option<StatusCode> {
         let below = self.with_context(Context::is_overloaded_below) == Some(true);
         if below && let Some(turned) = below::turn(status, headers, self.protocol) {
             self.count(cell::OVERLOADED_BELOW);
             return Some(turned);
         }
         // A gRPC answer without a status was cut off, unless it is not over yet.
-        if answer::is_failure(status, headers, self.protocol) {
+        self.good = !answer::is_failure(status, headers, self.protocol);
+        if !self.good {
             self.count(cell::FAILED);
         }
         None
     }
 
     /// The handler has failed without an answer.
-    pub(super) fn failed(&self) {
+    pub(super) fn failed(&mut self) {
+        self.good = false;
         self.count(cell::FAILED);
     }
 
@@ -246,7 +254,12 @@ impl Serving {
         let cost = task.factor.cost_of(context.settle(account));
         self.trace.done(cost);
         let now = task.clock.now();
-        task.with_lane(|lane| lane.complete(permit, context.method, cost, now));
+        let in_time = context.deadline.is_none_or(|deadline| now <= deadline);
+        let good = (self.good && in_time).then_some(context.admitted_as);
+        task.with_lane(|lane| {
+            lane.complete(permit, context.method, cost, now);
+            lane.ended(now.since(self.began), good);
+        });
     }
 }
 

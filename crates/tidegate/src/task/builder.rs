@@ -102,6 +102,7 @@ pub(crate) struct Policy {
     pub(crate) criticality: Criticality,
     pub(crate) explain: Explain,
     pub(crate) reports: LoadReports,
+    pub(crate) thresholds: [f64; Criticality::COUNT],
     #[cfg(feature = "tokio")]
     pub(crate) cancel_at_deadline: bool,
 }
@@ -163,6 +164,7 @@ impl Builder {
                 criticality: Criticality::Critical,
                 explain: Explain::default(),
                 reports: LoadReports::default(),
+                thresholds: thresholds(&ShedConfig::default()),
                 #[cfg(feature = "tokio")]
                 cancel_at_deadline: false,
             },
@@ -226,6 +228,7 @@ impl Builder {
     /// When requests are shed, and when degraded answers are asked for. Its number of CPUs is set
     /// from [`Builder::cpus`].
     pub fn shed(mut self, shed: ShedConfig) -> Self {
+        self.policy.thresholds = thresholds(&shed);
         self.shed = shed;
         self
     }
@@ -361,8 +364,9 @@ impl Builder {
         gate.quota().set_limits(CustomerId::DEFAULT, self.everyone_else, now);
         let max = self.quota.customers_max;
         let mut roll = Roll::new(max);
+        roll.limit(CustomerId::DEFAULT, self.everyone_else);
         for (name, limits) in self.customers {
-            let Some(id) = roll.enrol(&name) else {
+            let Some(id) = roll.enrol(&name, limits) else {
                 return Err(BuildError::TooManyCustomers { name, max });
             };
             gate.quota().set_limits(id, limits, now);
@@ -395,6 +399,10 @@ impl Builder {
         let parts = Parts { cpus, shed, attempts, tick, signals };
         Ok((Task { inner: Arc::new(inner) }, watch, parts))
     }
+}
+
+fn thresholds(shed: &ShedConfig) -> [f64; Criticality::COUNT] {
+    Criticality::ALL.map(|criticality| shed.threshold(criticality).get())
 }
 
 /// What the sampler needs, and the task does not.

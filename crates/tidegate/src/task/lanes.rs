@@ -10,18 +10,17 @@
 
 use super::Inner;
 use super::methods::{Finder, Method};
+use core::time::Duration;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
-#[cfg(feature = "tokio")]
-use tidegate_core::Criticality;
 use tidegate_core::admission::{self, Decision, Permit, Request};
 use tidegate_core::cost::{CostLane, MethodId};
 use tidegate_core::counters::Writer;
 #[cfg(feature = "tokio")]
 use tidegate_core::quota::QuotaLane;
 use tidegate_core::rng::{Rng, SeededRng};
-use tidegate_core::{Cost, CustomerId, Timestamp};
+use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
 use tidegate_wire::reject::DecisionId;
 
 /// One thread's access to a task.
@@ -78,6 +77,15 @@ impl Lane {
         self.costs.record(permit.customer(), method, actual);
         crate::metrics::count_cost(&mut self.counts, actual);
         self.gate.complete(permit, actual, now);
+    }
+
+    /// A request that began so long ago is done, and was good if it counts as anything.
+    #[inline]
+    pub(crate) fn ended(&mut self, took: Duration, good: Option<Criticality>) {
+        crate::metrics::count_latency(&mut self.counts, took);
+        if let Some(criticality) = good {
+            crate::metrics::count_good(&mut self.counts, criticality);
+        }
     }
 
     /// Work for a request that was done before.

@@ -44,12 +44,14 @@ use arc_swap::ArcSwap;
 use builder::Policy;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use tidegate_core::CustomerId;
+#[cfg(feature = "admin")]
+use tidegate_core::Timestamp;
 use tidegate_core::admission::AdmissionGate;
 use tidegate_core::cost::CostTable;
 use tidegate_core::customer::Customers;
 use tidegate_core::fleet::Limits;
 use tidegate_core::machine::MachineFactor;
+use tidegate_core::{Criticality, CustomerId};
 use tidegate_wire::customer::Identities;
 use tidegate_wire::orca::OrcaLoadReport;
 
@@ -93,20 +95,30 @@ pub(crate) struct Inner {
 pub(crate) struct Roll {
     ids: Customers,
     names: Vec<Option<Arc<str>>>,
+    /// What each may use; the first is everyone else. The gate knows too, and cannot be asked.
+    limits: Vec<Limits>,
 }
 
 impl Roll {
     fn new(customers_max: usize) -> Self {
-        Self { ids: Customers::new(customers_max), names: Vec::new() }
+        Self { ids: Customers::new(customers_max), names: Vec::new(), limits: Vec::new() }
     }
 
-    fn enrol(&mut self, name: &str) -> Option<CustomerId> {
+    fn enrol(&mut self, name: &str, limits: Limits) -> Option<CustomerId> {
         let id = self.ids.register(name)?;
         if self.names.len() <= id.index() {
             self.names.resize(id.index() + 1, None);
         }
         self.names[id.index()].get_or_insert_with(|| name.into());
+        self.limit(id, limits);
         Some(id)
+    }
+
+    fn limit(&mut self, id: CustomerId, limits: Limits) {
+        if self.limits.len() <= id.index() {
+            self.limits.resize(id.index() + 1, Limits::UNLIMITED);
+        }
+        self.limits[id.index()] = limits;
     }
 }
 
@@ -172,7 +184,7 @@ impl Task {
     /// What the customer `name` may use from now on. One that is new gets a number, which is found
     /// by connections that come later. Nothing if there is no more room for customers.
     pub fn set_limits(&self, name: &str, limits: Limits) -> Option<CustomerId> {
-        let id = self.inner.enrol(name)?;
+        let id = self.inner.enrol(name, limits)?;
         self.inner.gate.quota().set_limits(id, limits, self.inner.clock.now());
         Some(id)
     }
@@ -180,7 +192,18 @@ impl Task {
     /// What everyone who is no customer of their own may use together.
     pub fn set_default_limits(&self, limits: Limits) {
         let now = self.inner.clock.now();
+        self.inner.change_roll(|roll| roll.limit(CustomerId::DEFAULT, limits));
         self.inner.gate.quota().set_limits(CustomerId::DEFAULT, limits, now);
+    }
+
+    /// What the customer `name` may use; what everyone else may, if it is no customer of its own.
+    pub fn limits(&self, name: &str) -> Limits {
+        self.inner.limits(self.customer(name))
+    }
+
+    /// From where on each criticality may be shed, lowest first, as multiples of a signal's target.
+    pub fn thresholds(&self) -> [f64; Criticality::COUNT] {
+        self.inner.policy.thresholds
     }
 
     /// What the task says about itself at this moment.
@@ -201,7 +224,18 @@ impl Task {
     /// The last decisions that mattered, oldest first: changes of what the task does, and a sample
     /// of what it refuses.
     pub fn events(&self) -> Vec<Event> {
-        self.inner.events.read(&self.inner, &self.signals())
+        self.inner.events.read(&self.inner, &self.signals(), None)
+    }
+
+    /// How the task came to do what it does: the last change of each kind, oldest first.
+    pub fn standing(&self) -> Vec<Event> {
+        self.inner.events.standing(&self.inner, &self.signals())
+    }
+
+    /// The decisions after `after`.
+    #[cfg(feature = "admin")]
+    pub(crate) fn events_after(&self, after: Option<Timestamp>) -> Vec<Event> {
+        self.inner.events.read(&self.inner, &self.signals(), after)
     }
 }
 
@@ -218,12 +252,28 @@ impl Inner {
         self.customers.load().names.get(id.index()).cloned().flatten()
     }
 
-    fn enrol(&self, name: &str) -> Option<CustomerId> {
+    pub(crate) fn limits(&self, id: CustomerId) -> Limits {
+        self.customers.load().limits.get(id.index()).copied().unwrap_or(Limits::UNLIMITED)
+    }
+
+    /// Everyone who has limits of their own, with these.
+    #[cfg(feature = "admin")]
+    pub(crate) fn customers(&self) -> Vec<(Arc<str>, Limits)> {
+        let roll = self.customers.load();
+        let named = roll.names.iter().zip(&roll.limits);
+        named.filter_map(|(name, limits)| Some((name.clone()?, *limits))).collect()
+    }
+
+    fn enrol(&self, name: &str, limits: Limits) -> Option<CustomerId> {
+        self.change_roll(|roll| roll.enrol(name, limits))
+    }
+
+    fn change_roll<R>(&self, change: impl FnOnce(&mut Roll) -> R) -> R {
         let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut roll = Roll::clone(&self.customers.load());
-        let id = roll.enrol(name)?;
+        let changed = change(&mut roll);
         self.customers.store(Arc::new(roll));
-        Some(id)
+        changed
     }
 
     /// Whether no CPU idles, as far as anybody knows.

@@ -162,6 +162,11 @@ async fn ask(router: &Router, headers: &[(&str, &str)]) {
     axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
 }
 
+/// Histograms are spelled otherwise.
+fn is_spread(name: &str) -> bool {
+    ["tidegate_request_cost", "tidegate_latency"].iter().any(|start| name.starts_with(start))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_collected_is_what_was_counted() {
     let task = Task::builder("test").build().unwrap();
@@ -201,11 +206,14 @@ async fn what_is_collected_is_what_was_counted() {
     let bucket = format!("tidegate_request_cost_bucket_total{{le=\"{}\"}}", first.0);
     assert_eq!(of(&bucket), first.1 as f64);
 
+    assert_eq!(of("tidegate_latency_seconds_total"), snapshot.latencies.sum.as_secs_f64());
+    assert_eq!(of("tidegate_latency_bucket_total{le=\"+Inf\"}"), 4.0);
+    assert_eq!(of("tidegate_good_requests_total{criticality=\"SHEDDABLE\"}"), 3.0);
+
     // And all else is what Prometheus sees, by the same names.
-    let is_cost = |name: &&String| !name.starts_with("tidegate_request_cost");
     let (scraped, same) = (scrape(&task), |of: &Samples| {
         of.iter()
-            .filter(|(name, _)| is_cost(name))
+            .filter(|(name, _)| !is_spread(name))
             .map(|(k, v)| (k.clone(), *v))
             .collect::<Samples>()
     });
@@ -231,7 +239,7 @@ async fn a_task_at_work_tells_where_it_stands_and_customers_are_few() {
     }
     let (found, scraped) = (sdk.collect(), scrape(&task));
     let names = |of: &Samples| {
-        let names = of.keys().filter(|name| !name.starts_with("tidegate_request_cost"));
+        let names = of.keys().filter(|name| !is_spread(name));
         names.cloned().collect::<Vec<_>>()
     };
     assert_eq!(names(&found), names(&scraped));

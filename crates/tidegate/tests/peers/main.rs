@@ -12,6 +12,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod backend;
+mod chromium;
+mod dashboard;
 mod envoy;
 mod envoy_balances;
 mod envoy_retries;
@@ -19,6 +21,7 @@ mod grpcio_balances;
 mod grpcio_retries;
 mod peer;
 mod shares;
+mod stage;
 
 /// Those who run tests by nextest see nothing of tests that pass, but for this one.
 #[test]

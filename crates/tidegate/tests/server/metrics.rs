@@ -86,6 +86,36 @@ async fn a_task_at_work_tells_where_it_stands() {
     }
 }
 
+/// What is scraped is among the names that there are, with their labels.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_metric_is_called_what_its_name_says() {
+    let task = Task::builder("test").start().unwrap();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Collector::new(&task)));
+    let mut client = Client::connect(serve(hello(&task)).await, Version::Http1).await;
+    let unknown = |s: &tidegate::metrics::Snapshot| {
+        s.unattributed.is_none() || s.customers.is_empty() || s.wake_delay.is_none()
+    };
+    while unknown(&task.snapshot()) {
+        client.get("/", &[]).await;
+    }
+    let text = scrape(&registry);
+    let names = tidegate::metrics::names();
+    let mut seen = std::collections::BTreeSet::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
+        let known = names.iter().find(|known| known.name == name);
+        let known = known.unwrap_or_else(|| panic!("{name} has no name"));
+        let labels = rest.rsplit_once('}').map_or("", |(labels, _)| labels);
+        let labels = labels.trim_start_matches('{').split(',').filter(|l| !l.is_empty());
+        let labels: Vec<_> = labels.filter_map(|l| l.split_once('=')).map(|(l, _)| l).collect();
+        assert_eq!(labels, known.labels, "{line}");
+        seen.insert(name.to_owned());
+    }
+    let missing = names.iter().find(|known| !seen.contains(&known.name));
+    assert_eq!(missing, None);
+}
+
 #[test]
 fn a_registry_does_not_keep_a_task_at_work() {
     let task = Task::builder("test").start().unwrap();

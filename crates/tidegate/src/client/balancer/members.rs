@@ -1,6 +1,7 @@
 //! The keeper's side: who is in, who is out, and what the policies hear.
 
 use super::super::keeper::Nudge;
+use super::Backend;
 use super::builder::{Maker, Subset};
 use super::discovery::{Change, Discovery, Endpoint};
 use super::food::{Reporter, Reports};
@@ -216,6 +217,35 @@ impl<S: Clone + Send + Sync + 'static> Members<S> {
         spilling
             .and_then(|s| s.distances.iter().position(|(id, _)| Some(*id) == datacenter))
             .unwrap_or(0)
+    }
+
+    /// What is known of each endpoint.
+    pub(super) fn backends(&self) -> Vec<Backend> {
+        let look = |known: &Known<S>| {
+            let Member { id, group, .. } = *known.slot.member;
+            let policy = &self.parts.policies[group];
+            let weight = match policy {
+                Policy::Weighted(weighted) => {
+                    weighted.weights().iter().find(|(of, _)| *of == id).map(|(_, weight)| *weight)
+                }
+                _ => None,
+            };
+            // Those who say nothing of the application say how busy the CPU is.
+            let report = known.slot.member.report.take(&mut { 0 });
+            let utilization = report.map(|report| {
+                let of_application = report.application_utilization;
+                if of_application > 0.0 { of_application } else { report.cpu_utilization }
+            });
+            Backend {
+                endpoint: known.slot.endpoint.clone(),
+                weight,
+                active: policy.active(id),
+                utilization,
+                rps: report.map(|report| report.rps),
+                lame_duck: known.standing != Standing::Serves || known.slot.member.is_lame(),
+            }
+        };
+        self.known.iter().flatten().map(look).collect()
     }
 
     /// Everything else that is due.

@@ -102,6 +102,24 @@ pub struct BalancerCounts {
     pub endpoints: usize,
 }
 
+/// What a balancer knows of an endpoint.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Backend {
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// Its share of the picks, in proportion to the others'; nothing where the policy has none.
+    pub weight: Option<f64>,
+    /// Attempts that have begun and not ended.
+    pub active: u32,
+    /// How full it says it is, if it has said.
+    pub utilization: Option<f64>,
+    /// Requests a second that it says it serves, if it has said.
+    pub rps: Option<f64>,
+    /// Whether it has asked for no new requests.
+    pub lame_duck: bool,
+}
+
 impl<S: Clone + Send + Sync + 'static> Balancer<S> {
     /// Over whatever `discovery` finds. `make` makes the service of each endpoint, without waiting
     /// for a connection: a lazy channel of tonic, a client of hyper-util. An endpoint for which it
@@ -144,6 +162,12 @@ impl<S: Clone + Send + Sync + 'static> Balancer<S> {
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let table = self.shared.table.load();
         table.iter().flatten().map(|slot| slot.endpoint.clone()).collect()
+    }
+
+    /// The endpoints at present, with what is known of each. For metrics; takes locks that no
+    /// request takes.
+    pub fn backends(&self) -> Vec<Backend> {
+        self.shared.members().backends()
     }
 
     /// What the datacenters can do, and how much of it is gone, from the next plan on.

@@ -1,0 +1,307 @@
+//! What an operator looks at when it burns: a page, metrics and explanations, read-only.
+//!
+//! ```no_run
+//! # fn run(task: tidegate::Task) -> Result<(), Box<dyn std::error::Error>> {
+//! use tidegate::admin::Admin;
+//!
+//! let page = Admin::new(&task).spawn("127.0.0.1:9900")?;
+//! # drop(page);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! or [`Admin::serve`] on a listener, or [`Admin::router`] for a server of one's own. On a port
+//! apart from the service's, so that the page is there when the service has no room, and is not
+//! there for the world.
+//!
+//! | path | is |
+//! |---|---|
+//! | `/` | the page; `docs/dashboard.md` tells how to read it |
+//! | `/api/stream` | server-sent events: fifteen minutes at once, then once a second; `?part=` |
+//! | `/api/snapshot`, `/api/events` | how things stand, and the last decisions; `?part=` |
+//! | `/api/explain/{decision}` | why: by the number in `x-tidegate-decision` |
+//! | `/metrics` | for Prometheus: the list of [`metrics`](crate::metrics) |
+//! | `/livez`, `/readyz` | [`health`](crate::health), if the life is given |
+//!
+//! **Who may look.** Whoever sits at this machine; others with a token ([`Admin::token`]). A router
+//! that is not told where requests come from serves nobody without one: serve it by
+//! [`Admin::serve`], by [`serve`](crate::serve()), or by axum's
+//! `into_make_service_with_connect_info::<SocketAddr>()`.
+//!
+//! **What it costs.** A thread looks at the task once a second. Requests pay for two counts more
+//! (how long they took, whether they were good), which are there without this router, too.
+//!
+//! **When it is wrong.** Rates are those of the last second, quantiles are read off buckets and up
+//! to a quarter too high, and goodput is what the task saw: an answer that its caller had stopped
+//! waiting for without telling a deadline counts as good.
+
+pub mod api;
+mod explain;
+mod guard;
+mod history;
+mod http;
+mod hub;
+mod look;
+mod state;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+mod text;
+
+pub use guard::InvalidToken;
+
+use crate::client;
+use crate::clock::Clock;
+use crate::health::Health;
+use crate::life::{Life, LifeConfig, Phase};
+use crate::metrics::Collector;
+use crate::serve::{Listener, ServeError};
+use crate::task::Task;
+use axum::Router;
+use core::fmt;
+use guard::Token;
+use hub::Hub;
+use look::Look;
+use prometheus_client::registry::Registry;
+use std::borrow::Cow;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// Where something that is shown comes from, besides tasks of this process.
+pub trait Source: Send {
+    /// How it stands, and what was decided since the last look. Asked once a second, on a thread
+    /// that may wait, but that shows nothing else meanwhile.
+    fn look(&mut self) -> (api::Snapshot, Vec<api::Event>);
+
+    /// Why it was decided, if it is one of its decisions and known.
+    fn explain(&self, _decision: &str) -> Option<api::Explanation> {
+        None
+    }
+}
+
+/// Any function that knows how something stands.
+impl<F: FnMut() -> api::Snapshot + Send> Source for F {
+    fn look(&mut self) -> (api::Snapshot, Vec<api::Event>) {
+        (self(), Vec::new())
+    }
+}
+
+/// The page and all that belongs to it, to be set up and served.
+#[must_use = "nothing is served before `serve`, or `router`"]
+pub struct Admin {
+    parts: Vec<(String, Shown)>,
+    token: Option<Token>,
+    life: Option<Life>,
+}
+
+enum Shown {
+    Task(Task, Box<Look>),
+    Other(Box<dyn Source>),
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.parts.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Admin").field("parts", &names).finish_non_exhaustive()
+    }
+}
+
+impl Admin {
+    /// Shows `task`, by the name of its service.
+    pub fn new(task: &Task) -> Self {
+        Self::empty().part(task.service(), task)
+    }
+
+    /// Shows nothing yet.
+    pub const fn empty() -> Self {
+        Self { parts: Vec::new(), token: None, life: None }
+    }
+
+    /// Shows `task` as well. The page has all parts side by side.
+    pub fn part(mut self, name: impl Into<String>, task: &Task) -> Self {
+        self.parts.push((name.into(), Shown::Task(task.clone(), Box::new(Look::new(task)))));
+        self
+    }
+
+    /// Shows what `source` knows as well: another process, say, or what a caller has seen.
+    pub fn source(mut self, name: impl Into<String>, source: impl Source + 'static) -> Self {
+        self.parts.push((name.into(), Shown::Other(Box::new(source))));
+        self
+    }
+
+    /// Shows what the last task asks of the service of `layer`.
+    pub fn client(mut self, layer: &client::Layer) -> Self {
+        if let Some((_, Shown::Task(_, look))) = self.parts.last_mut() {
+            look.client(layer.clone());
+        }
+        self
+    }
+
+    /// Shows whom the last task asks by `balancer`, for a service of this name.
+    pub fn balancer<S: Clone + Send + Sync + 'static>(
+        mut self,
+        service: impl Into<String>,
+        balancer: &client::Balancer<S>,
+    ) -> Self {
+        let balancer = balancer.clone();
+        if let Some((_, Shown::Task(_, look))) = self.parts.last_mut() {
+            look.balancer(service.into(), Box::new(move || balancer.backends()));
+        }
+        self
+    }
+
+    /// Lets in whoever has this token, from anywhere.
+    pub fn token(mut self, token: impl Into<String>) -> Result<Self, InvalidToken> {
+        self.token = Some(Token::new(token.into())?);
+        Ok(self)
+    }
+
+    /// The life that `/readyz` tells of, and with which streams end.
+    pub fn life(mut self, life: Life) -> Self {
+        self.life = Some(life);
+        self
+    }
+
+    /// The router. A thread looks at the parts for as long as it is there; that one may not be
+    /// startable.
+    pub fn router(self) -> io::Result<Router> {
+        self.router_of(None)
+    }
+
+    /// The router of a server that lives this life.
+    fn router_of(self, server: Option<Life>) -> io::Result<Router> {
+        let mut registry = Registry::default();
+        let tasks = self.parts.iter().filter(|(_, shown)| matches!(shown, Shown::Task(..)));
+        let alone = tasks.count() <= 1;
+        let mut sources = Vec::new();
+        for (name, shown) in self.parts {
+            let source: Box<dyn Source> = match shown {
+                Shown::Other(source) => source,
+                Shown::Task(task, look) => {
+                    let collector = Box::new(Collector::new(&task));
+                    // Two tasks have the same metrics.
+                    if alone {
+                        registry.register_collector(collector);
+                    } else {
+                        let label = (Cow::Borrowed("part"), Cow::Owned(name.clone()));
+                        registry.sub_registry_with_label(label).register_collector(collector);
+                    }
+                    look
+                }
+            };
+            sources.push((name, source));
+        }
+        let hub = Arc::new(Hub::new(sources));
+        hub.start()?;
+        Ok(http::router(Arc::new(http::Shared {
+            hub,
+            registry,
+            token: self.token,
+            lives: self.life.iter().cloned().chain(server).collect(),
+            health: self.life.map(Health::new),
+            streams: AtomicUsize::new(0),
+        })))
+    }
+
+    /// Serves it on `listener` until the task drains, if its life was given; without, for as long
+    /// as this is awaited.
+    pub async fn serve<L: Listener>(self, listener: L) -> Result<(), AdminError> {
+        // Of its own, as the task is not ready because its page is.
+        let own = Life::new(LifeConfig::default(), Clock::default());
+        self.serve_until(listener, own).await
+    }
+
+    async fn serve_until<L: Listener>(self, listener: L, own: Life) -> Result<(), AdminError> {
+        let task = self.life.clone();
+        let router = self.router_of(Some(own.clone()))?;
+        let serve = crate::serve(listener, router.into_make_service()).life(own.clone());
+        let mut serve = serve.into_future();
+        if let Some(task) = task {
+            tokio::select! {
+                ended = &mut serve => return Ok(ended?),
+                _ = task.reached(Phase::Draining) => end(&own),
+            }
+        }
+        Ok(serve.await?)
+    }
+
+    /// Serves it at `address` on a thread of its own, so that the page moves on whatever the
+    /// runtime of the service is busy with, until what is returned is dropped.
+    ///
+    /// ```
+    /// # fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate::Task;
+    /// use tidegate::admin::Admin;
+    ///
+    /// let task = Task::builder("shop").start()?;
+    /// let page = Admin::new(&task).spawn("127.0.0.1:0")?;
+    /// println!("http://{}", page.address());
+    /// # Ok(())
+    /// # }
+    /// # run().unwrap();
+    /// ```
+    pub fn spawn(self, address: impl ToSocketAddrs) -> io::Result<Page> {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let own = Life::new(LifeConfig::default(), Clock::default());
+        let life = own.clone();
+        let run = move || {
+            runtime.block_on(async {
+                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+                // What it could say nobody would hear: the page is not there, that is seen.
+                let _ = self.serve_until(listener, life).await;
+            });
+        };
+        let thread = std::thread::Builder::new().name("tidegate-page".to_owned()).spawn(run)?;
+        Ok(Page { address, life: own, thread: Some(thread) })
+    }
+}
+
+/// No more pages, and no wait for the streams of those that are open.
+fn end(life: &Life) {
+    life.stop();
+    life.hasten();
+}
+
+/// A page that is served. It is gone when this is dropped.
+#[derive(Debug)]
+#[must_use = "the page is gone when this is dropped"]
+pub struct Page {
+    address: SocketAddr,
+    life: Life,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Page {
+    /// Where it is.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        end(&self.life);
+        // Twice is at once.
+        self.life.hasten();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Why the page is not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// The thread that looks could not be started.
+    #[error("the thread that looks at the task cannot be started: {0}")]
+    Start(#[from] io::Error),
+    /// The server has ended.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
