@@ -48,7 +48,7 @@ impl Place {
 }
 
 impl Remote {
-    fn parse(url: &str, token: Option<String>) -> Result<Self, String> {
+    pub(crate) fn parse(url: &str, token: Option<String>) -> Result<Self, String> {
         let rest = match url.split_once("://") {
             Some(("http", rest)) => rest,
             Some((scheme, _)) => {

@@ -4,7 +4,8 @@
 //! [`service`] is the service, a process of its own; [`company`] starts and ends them, [`cpus`]
 //! says where. [`script`] says what happens, [`drive`] does it to one side and [`show`] to both,
 //! [`record`] keeps what was measured. [`report`] sums it up; [`text`], [`page`] and [`chart`] tell
-//! it. While it goes on, [`plain`] prints lines and [`live`] fills a terminal.
+//! it. While it goes on, [`plain`] prints lines, [`live`] fills a terminal, and [`window`] is for
+//! browsers.
 //!
 //! Everything is measured, so no two runs are the same; the arrivals are, by seed and capacity.
 //!
@@ -24,6 +25,7 @@ mod script;
 pub(crate) mod service;
 mod show;
 mod text;
+mod window;
 
 use crate::{Ending, Failure};
 use cpus::{Places, Turns};
@@ -106,6 +108,8 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     let live = live::wanted(options.headless || options.json);
     let places = Places::find(options.sides, live.is_ok());
     let show = Show::new(options, places);
+    // Whoever wants a number only does not look at pages.
+    let page = if options.json { None } else { window(&show) };
     let player = {
         let show = show.clone();
         std::thread::spawn(move || show.play())
@@ -116,6 +120,7 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
         Err(why) => Ok(plain::watch(&show, &player, &interrupted, why)),
     };
     // Whatever happened: first of all nothing stays behind.
+    drop(page);
     let dismissed = show.company.dismiss();
     let end = watched.map_err(|error| failure(&*error))?;
     if end == End::Whole {
@@ -123,6 +128,22 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
         outcome.map_err(|error| failure(&*error))?;
     }
     finish(options, &show, end, dismissed)
+}
+
+/// Opens the dashboard. Without one the demo is the same.
+fn window(show: &Show) -> Option<tidegate::admin::Page> {
+    let page = window::open(show);
+    let mut board = lock(&show.board);
+    match page {
+        Ok(page) => {
+            board.window = Some(format!("http://{}/", page.address()));
+            Some(page)
+        }
+        Err(error) => {
+            board.notices.push(format!("there is no dashboard: {error}"));
+            None
+        }
+    }
 }
 
 fn failure(error: &(dyn std::error::Error + Send + Sync)) -> Failure {

@@ -37,6 +37,9 @@ pub(super) fn watch(
         say(&why);
     }
     say(&format!("seed {}; {}", show.seed, show.places.describe()));
+    if let Some(url) = &lock(&show.board).window {
+        say(&format!("dashboard with both sides: {url}"));
+    }
     let mut told = Told::default();
     loop {
         let done = player.is_finished();

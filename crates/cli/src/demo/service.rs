@@ -21,6 +21,7 @@ use std::hint::black_box;
 use std::io::Write as _;
 use std::net::Ipv4Addr;
 use tidegate::Task;
+use tidegate::admin::Admin;
 use tidegate_core::fleet::Limits;
 use tidegate_core::units::CostRate;
 use tidegate_core::{Cost, Criticality};
@@ -149,7 +150,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let (router, task) = app(options)?;
         let (listener, port_taken) = listen(options.port).await?;
         let port = listener.local_addr()?.port();
-        say(&Hello { port, pinned, port_taken, dashboard: None })?;
+        // Without one the service is the same.
+        let page = task.as_ref().and_then(|task| Admin::new(task).spawn("127.0.0.1:0").ok());
+        let dashboard = page.as_ref().map(|page| format!("http://{}/", page.address()));
+        say(&Hello { port, pinned, port_taken, dashboard })?;
         std::thread::Builder::new().name("orders".to_owned()).spawn(move || obey(task.as_ref()))?;
         Ok(axum::serve(listener, router).await?)
     })

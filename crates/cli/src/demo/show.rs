@@ -29,8 +29,10 @@ pub(super) struct Board {
     pub(super) stage: Stage,
     pub(super) capacity: Option<f64>,
     pub(super) statuses: [Option<Status>; 2],
+    /// Where services have pages of their own.
     pub(super) dashboards: [Option<String>; 2],
-    pub(super) addresses: [Option<String>; 2],
+    /// Where the page with both sides is.
+    pub(super) window: Option<String>,
     /// What the user should know besides.
     pub(super) notices: Vec<String>,
 }
@@ -122,7 +124,6 @@ impl Show {
             .company
             .start(Setup { side, rounds, cpu, share: self.places.share(), port }, hear)?;
         let mut board = lock(&self.board);
-        board.addresses[side.index()] = Some(format!("http://{}/", place.address));
         board.dashboards[side.index()].clone_from(&place.hello.dashboard);
         if let Some(port) = port.filter(|_| place.hello.port_taken) {
             let words =

@@ -9,7 +9,7 @@ mod view;
 use super::script::Tweak;
 use super::service::Side;
 use super::show::{Show, Stage};
-use super::{End, Outcome, lock};
+use super::{End, Outcome, lock, window};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal;
 use std::io::{self, IsTerminal as _};
@@ -71,6 +71,8 @@ struct Desk<'a> {
     /// Said since then, for some seconds.
     notice: Option<(Instant, String)>,
     asked: Instant,
+    /// Opens a page in the user's browser; whether that was tried.
+    browse: fn(&str) -> bool,
 }
 
 /// How long a notice stays.
@@ -78,7 +80,8 @@ const NOTICE: Duration = Duration::from_secs(5);
 
 impl<'a> Desk<'a> {
     fn new(show: &'a Show) -> Self {
-        Self { show, tweak: Tweak::NONE, notice: None, asked: Instant::now() }
+        let (tweak, asked) = (Tweak::NONE, Instant::now());
+        Self { show, tweak, notice: None, asked, browse: window::browse }
     }
 
     fn run(
@@ -193,14 +196,10 @@ impl<'a> Desk<'a> {
 
     fn dashboard(&mut self) {
         let words = {
-            let board = lock(&self.show.board);
-            let index = Side::Protected.index();
-            match (&board.dashboards[index], &board.addresses[index]) {
-                (Some(url), _) => format!("the dashboard is at {url}"),
-                (None, Some(url)) => {
-                    format!("this build has no dashboard; the service itself is at {url}")
-                }
-                (None, None) => "the protected service does not run yet".to_owned(),
+            match lock(&self.show.board).window.clone() {
+                Some(url) if (self.browse)(&url) => format!("opening {url} in your browser"),
+                Some(url) => format!("the dashboard is at {url}"),
+                None => "there is no dashboard: the notices say why".to_owned(),
             }
         };
         self.say(words);
@@ -262,12 +261,12 @@ mod tests {
         let dark = Status { dark: true, sentence: String::new() };
         lock(&show.board).statuses[Side::Protected.index()] = Some(dark);
         assert!(pressed(&mut desk, "d").starts_with("dark mode is off"));
-        lock(&show.board).addresses[Side::Protected.index()] = Some("http://a/".to_owned());
-        assert!(
-            pressed(&mut desk, "o").contains("no dashboard; the service itself is at http://a/")
-        );
-        lock(&show.board).dashboards[Side::Protected.index()] = Some("http://b/".to_owned());
+        desk.browse = |_| false;
+        assert!(pressed(&mut desk, "o").starts_with("there is no dashboard"));
+        lock(&show.board).window = Some("http://b/".to_owned());
         assert_eq!(pressed(&mut desk, "o"), "the dashboard is at http://b/");
+        desk.browse = |_| true;
+        assert_eq!(pressed(&mut desk, "o"), "opening http://b/ in your browser");
     }
 
     #[test]
