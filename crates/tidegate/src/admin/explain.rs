@@ -174,9 +174,9 @@ impl Decision {
                 if let (Some(offered), Some(capacity)) = (self.offered_cpus, self.capacity_cpus)
                     && offered > capacity
                 {
-                    let tasks = (offered / capacity.max(0.001)).ceil();
-                    let tasks = number(tasks);
-                    to.change(format!("about {tasks} times the tasks, or as much less demand"));
+                    // Up to the next tenth, as a little less would not do.
+                    let times = number((offered / capacity.max(0.001) * 10.0).ceil() / 10.0);
+                    to.change(format!("{times} times the capacity, or as much less demand"));
                 }
                 if let Some(higher) = higher {
                     to.change(format!("a higher criticality: {higher} is shed later"));
@@ -395,7 +395,7 @@ mod tests {
                  task was offered 19 CPUs and is capable of 1.9",
                 "Answered: 503, reason overloaded, may be retried elsewhere at once",
                 "? queue below 0.85",
-                "? about 10 times the tasks, or as much less demand",
+                "? 10 times the capacity, or as much less demand",
                 "? a higher criticality: SHEDDABLE_PLUS is shed later",
                 "? another task of this service, which may have room",
             ]

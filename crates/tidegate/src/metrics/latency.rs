@@ -105,7 +105,7 @@ impl LatencyHistogram {
     }
 
     /// One bucket for each doubling: for those who keep every bucket for ever.
-    pub(super) fn by_doubling(&self) -> Vec<(f64, u64)> {
+    pub fn by_doubling(&self) -> Vec<(f64, u64)> {
         let mut coarse = Vec::with_capacity(OCTAVES + 2);
         let mut sum = 0;
         for (n, &(end, count)) in self.buckets.iter().enumerate() {
