@@ -245,7 +245,6 @@ mod tests {
         let mut desk = Desk::new(&before);
         assert!(pressed(&mut desk, "+").contains("not yet"));
         assert!(pressed(&mut desk, "d").contains("does not run now"));
-        assert!(pressed(&mut desk, "o").contains("does not run yet"));
         assert_eq!(desk.tweak, Tweak::NONE);
         let second = show(Stage::Driving(Some(Side::Protected)));
         let mut desk = Desk::new(&second);
