@@ -169,6 +169,47 @@ fn lines_and_a_verdict_where_there_is_no_terminal() {
     assert!(std::fs::read_to_string(page).unwrap().contains("is taken"));
 }
 
+/// What is at `path` of the page.
+fn get(authority: &str, path: &str) -> Option<Value> {
+    let mut io = std::net::TcpStream::connect(authority).ok()?;
+    write!(io, "GET {path} HTTP/1.0\r\nhost: {authority}\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    io.read_to_string(&mut answer).ok()?;
+    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+}
+
+#[test]
+fn both_sides_are_on_one_page_while_it_goes_on() {
+    let mut tidegate = tidegate(&["demo", "--headless", "--seconds", "60", "--sides", "at-once"]);
+    tidegate.command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = tidegate.command.spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = lines.take_while(|line| !line.contains("protected: calm")).collect::<Vec<_>>();
+    let page = said.drain(..).find_map(|line| line.split_once("http://").map(|at| at.1.to_owned()));
+    let page = page.unwrap();
+    let authority = page.trim_end_matches('/');
+    for part in ["bare", "protected"] {
+        let path = format!("/api/snapshot?part={part}");
+        // A look a second; whoever waits so long for one waits in vain.
+        let shown = (0..300).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            let snapshot = get(authority, &path)?;
+            (snapshot["work"]["offered"].as_f64()? > 0.0).then_some(snapshot)
+        });
+        let shown = shown.unwrap_or_else(|| panic!("nothing was seen of {part}"));
+        assert_eq!(shown["parts"], serde_json::json!(["protected", "bare"]));
+        assert_ne!(shown["state"]["kind"], "gone", "{}", shown["state"]);
+        assert_eq!(shown["levels"].as_array().map(Vec::len), Some(4));
+        // Only one of them knows how full it is.
+        let signals = shown["signals"].as_array().map_or(0, Vec::len);
+        assert_eq!(signals > 0, part == "protected", "{part}");
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(services(&tidegate.mark), 0);
+    assert!(get(authority, "/api/snapshot").is_none(), "the page has gone with the demo");
+}
+
 /// Starts the demo and waits until a side is driven.
 fn begin(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>, String) {
     let mut tidegate = tidegate(arguments);
