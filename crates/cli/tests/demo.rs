@@ -82,7 +82,7 @@ fn assert_sane(figures: &Value) {
     assert_eq!(success.len(), LEVELS.len());
     match (figures["p50_ms"].as_f64(), figures["p99_ms"].as_f64()) {
         (Some(p50), Some(p99)) => assert!(0.0 < p50 && p50 <= p99, "{figures}"),
-        (p50, p99) => assert_eq!((p50, p99, number("goodput_rps")), (None, None, 0.0)),
+        (p50, p99) => assert_eq!((p50, p99, number("goodput_rps")), (None, None, 0.0), "{figures}"),
     }
 }
 
@@ -271,12 +271,17 @@ fn letters(drawn: &str) -> String {
     letters
 }
 
-/// The demo in a terminal that `script` makes, with keys to press once it has drawn what is named.
-fn in_terminal(keys: &[(&str, &[u8])], size: &str) -> (Option<i32>, String) {
+/// The demo in a terminal that `script` makes, with keys to press once it has drawn what is named
+/// so many times.
+fn in_terminal(
+    size: &str,
+    arguments: &str,
+    keys: &[(&str, usize, &[u8])],
+) -> (Option<i32>, String) {
     let tidegate = env!("CARGO_BIN_EXE_tidegate");
     let page = file(&format!("demo-terminal-{}.html", size.replace(' ', "-")));
-    let line =
-        format!("stty {size}; exec {tidegate} demo --seconds 40 --report {}", page.display());
+    let page = page.display();
+    let line = format!("stty {size}; exec {tidegate} demo {arguments} --report {page}");
     let mut script = marked(Command::new("script"), &["-qec", &line, "/dev/null"]);
     script.command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
     script.command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -292,8 +297,8 @@ fn in_terminal(keys: &[(&str, &[u8])], size: &str) -> (Option<i32>, String) {
         }
         bytes.extend_from_slice(&buffer[..count]);
         seen = String::from_utf8_lossy(&bytes).into_owned();
-        if let Some((words, pressed)) = keys.peek()
-            && letters(&seen).contains(words)
+        if let Some((words, times, pressed)) = keys.peek()
+            && letters(&seen).matches(words).count() >= *times
         {
             input.write_all(pressed).unwrap();
             keys.next();
@@ -309,8 +314,10 @@ const PICTURE: [&str; 2] = ["\u{1b}[?1049h", "\u{1b}[?1049l"];
 
 #[test]
 fn the_live_view_takes_keys_and_gives_the_terminal_back() {
-    let keys: [(&str, &[u8]); 3] = [("live", b"+"), ("loadx1.25changed", b"d"), (",dark", b"q")];
-    let (code, seen) = in_terminal(&keys, "rows 30 cols 100");
+    // Both sides are live: until then a title that changes may keep some of its letters.
+    let keys: [(&str, usize, &[u8]); 3] =
+        [("live", 2, b"+"), ("loadx1.25", 1, b"d"), (",dark", 1, b"q")];
+    let (code, seen) = in_terminal("rows 30 cols 100", "--seconds 40", &keys);
     assert_eq!(code, Some(0), "{seen}");
     let [begin, end] = PICTURE.map(|code| seen.find(code).unwrap());
     let verdict = seen.find("The same surge").unwrap();
@@ -319,8 +326,25 @@ fn the_live_view_takes_keys_and_gives_the_terminal_back() {
 }
 
 #[test]
+fn the_second_side_gets_what_keys_did_to_the_first() {
+    let arguments = "--seconds 10 --sides in-turn";
+    let (code, seen) = in_terminal("rows 35 cols 110", arguments, &[("live", 1, b"b")]);
+    assert_eq!(code, Some(0), "{seen}");
+    assert!(seen.contains("changed by keys"), "{seen}");
+    let verdict = &seen[seen.find("The same surge").unwrap()..];
+    // A bad customer who was called asks in more than the one phase that has one by itself.
+    let lines: Vec<&str> = verdict.lines().map(str::trim_start).collect();
+    let bad_after = |side: &str| {
+        let pairs = lines.windows(2);
+        pairs.filter(|pair| pair[0].contains(side) && pair[1].contains("the bad one")).count()
+    };
+    assert!(bad_after("bare") > 1, "{verdict}");
+    assert_eq!(bad_after("bare"), bad_after("protected"), "{verdict}");
+}
+
+#[test]
 fn ctrl_c_in_the_live_view_gives_the_terminal_back_and_says_so() {
-    let (code, seen) = in_terminal(&[("live", b"\x03")], "rows 40 cols 120");
+    let (code, seen) = in_terminal("rows 40 cols 120", "--seconds 40", &[("live", 1, b"\x03")]);
     assert_eq!(code, Some(130), "{seen}");
     let end = seen.find(PICTURE[1]).unwrap();
     let said = seen.find("interrupted: its 2 services are ended").unwrap();
@@ -329,7 +353,7 @@ fn ctrl_c_in_the_live_view_gives_the_terminal_back_and_says_so() {
 
 #[test]
 fn a_small_terminal_gets_lines() {
-    let (code, seen) = in_terminal(&[("bare:calm", b"\x03")], "rows 20 cols 60");
+    let (code, seen) = in_terminal("rows 20 cols 60", "--seconds 40", &[("bare:calm", 1, b"\x03")]);
     assert_eq!(code, Some(130), "{seen}");
     assert!(seen.contains("the terminal has 60x20, the live view needs 80x24"), "{seen}");
     assert!(!seen.contains(PICTURE[0]));

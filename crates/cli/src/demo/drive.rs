@@ -79,9 +79,8 @@ pub(super) fn capacity(addresses: &[SocketAddr], timing: &Timing, seed: u64) -> 
         sum += rate.join().map_err(|_| "the calibration failed")??;
     }
     let capacity = sum / addresses.len().max(1) as f64;
-    // Below, phases have too few requests for shares to mean anything.
-    if capacity < 5.0 {
-        return Err(format!("the service answers only {capacity:.1} requests a second").into());
+    if capacity <= 0.0 {
+        return Err("the service answered nobody while its capacity was to be found".into());
     }
     Ok(capacity)
 }

@@ -134,9 +134,9 @@ fn plots(page: &mut String, report: &Report) {
     both(&mut plot, &plus);
     page.push_str(&plot.finish());
 
-    let attempts = |point: &Point| Some(point.amplification.max(1.0));
+    let attempts = |point: &Point| Some(point.attempts_rps);
     let scale = Scale::up_to(highest(&attempts));
-    let mut plot = Plot::new("Attempts for each request", lasts, &windows, scale, "count");
+    let mut plot = Plot::new("Attempts, with retries", lasts, &windows, scale, "per_second");
     both(&mut plot, &attempts);
     page.push_str(&plot.finish());
 }

@@ -38,23 +38,6 @@ pub(super) struct Bin {
     recovery: (u64, u64, u64),
 }
 
-impl Bin {
-    /// Requests that ended.
-    pub(super) fn ended(&self) -> u64 {
-        self.levels.iter().map(|(_, ended)| ended).sum()
-    }
-
-    /// Attempts for each request that ended: those that go on have had some of theirs.
-    pub(super) fn amplification(&self) -> f64 {
-        amplification(self.attempts, self.ended())
-    }
-}
-
-/// Attempts for each of `ended` requests; 1 if there was none.
-pub(super) fn amplification(attempts: u64, ended: u64) -> f64 {
-    if ended == 0 { 1.0 } else { (attempts as f64 / ended as f64).max(1.0) }
-}
-
 /// What came of one side.
 #[derive(Debug, Default)]
 pub(super) struct Record {
@@ -129,6 +112,14 @@ impl Record {
     /// What came of the requests of a phase.
     pub(super) fn stats(&self, phase: usize, who: Who) -> Option<&Stats> {
         self.phases[phase][who as usize].as_deref()
+    }
+
+    /// Attempts for each request of the phase that goes on, or of the last one. In a quarter of a
+    /// second there are attempts of requests that began before, and the other way round.
+    pub(super) fn amplification(&self) -> f64 {
+        let last = self.over.saturating_sub(1);
+        let stats = self.stats(self.phase.unwrap_or(last), Who::Everyone);
+        stats.map_or(1.0, Stats::amplification)
     }
 
     /// Seconds from the beginning of the recovery to the first second that is well; none if there

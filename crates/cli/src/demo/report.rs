@@ -89,8 +89,7 @@ pub(super) struct Point {
     pub(super) offered_rps: f64,
     pub(super) goodput_rps: f64,
     pub(super) p99_ms: Option<f64>,
-    /// Attempts for each request.
-    pub(super) amplification: f64,
+    pub(super) attempts_rps: f64,
     /// Share of what ended that ended well, of the highest criticality.
     pub(super) critical_plus: Option<f64>,
 }
@@ -175,7 +174,11 @@ impl PhaseReport {
         let so_far = record.bins.len() as f64 * BIN.as_secs_f64() - begins;
         let seconds = if complete { planned } else { so_far.clamp(BIN.as_secs_f64(), planned) };
         let [everyone, bad] = [Who::Everyone, Who::Bad].map(|who| record.stats(index, who));
-        let mut sum = everyone?.clone();
+        if !complete && everyone.is_none() {
+            return None;
+        }
+        // On a machine that stands still for a whole phase nothing is asked in it.
+        let mut sum = everyone.cloned().unwrap_or_default();
         if let Some(bad) = bad {
             sum.add(bad);
         }
@@ -206,7 +209,7 @@ impl SideReport {
                 offered_rps: bin.offered as f64 / length,
                 goodput_rps: bin.good as f64 / length,
                 p99_ms: bin.p99_ms,
-                amplification: bin.amplification(),
+                attempts_rps: bin.attempts as f64 / length,
                 critical_plus: (ended > 0).then(|| good as f64 / ended as f64),
             }
         };
@@ -350,6 +353,7 @@ mod tests {
             protected.over = over;
             protected.changed[WORST] = changed;
             let report = Report::new((7, 200.0), &show, [&bare, &protected], Vec::new());
+            assert_eq!(report.protected.phases.len(), if whole || changed { 5 } else { 3 });
             assert_eq!(report.goodput_ratio_at_10x.is_some(), whole, "{over} {changed}");
             // What has begun is told as far as it came: rates are of that time.
             let phase = report.protected.phase(0).unwrap();

@@ -12,6 +12,10 @@ use core::time::Duration;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
+/// A service that gets less than this of its CPU has it not for itself. HTTP itself takes about a
+/// twentieth.
+const STARVED: f64 = 0.75;
+
 /// How far the demo is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Stage {
@@ -108,6 +112,11 @@ impl Show {
             self.company.end(place);
         }
         lock(&self.board).capacity = Some(capacity);
+        if capacity * self.work.as_secs_f64() < STARVED * self.places.share() {
+            self.notice(
+                "others use the CPU of the services: what was measured is of what is left of it",
+            );
+        }
         Ok(())
     }
 

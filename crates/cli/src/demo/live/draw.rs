@@ -193,10 +193,9 @@ mod tests {
         protected.extend([(1, 100, 48); 6]);
         let mut record = Record::drawn(&protected);
         record.phase = Some(1);
-        let mut sides = [
-            Panel::of(Side::Bare, &Record::drawn(&bare), 40),
-            Panel::of(Side::Protected, &record, 40),
-        ];
+        let mut bare = Record::drawn(&bare);
+        bare.over = 2;
+        let mut sides = [Panel::of(Side::Bare, &bare, 40), Panel::of(Side::Protected, &record, 40)];
         sides[1].says = Some("sheds SHEDDABLE and below".to_owned());
         View {
             seed: 7,

@@ -1,6 +1,6 @@
 //! What the screen shows, as figures: of the last second, and goodput over the whole time.
 
-use super::super::record::{BIN, Bin, Record, amplification};
+use super::super::record::{BIN, Bin, Record};
 use super::super::script::{PHASES, Phase, Tweak};
 use super::super::service::Side;
 use super::super::show::{Board, Show, Stage};
@@ -112,7 +112,7 @@ impl Panel {
             offered: sum(|bin| bin.offered) as f64 / seconds,
             goodput: sum(|bin| bin.good) as f64 / seconds,
             p99_ms: recent.iter().filter_map(|bin| bin.p99_ms).reduce(f64::max),
-            amplification: amplification(sum(|bin| bin.attempts), sum(Bin::ended)),
+            amplification: record.amplification(),
             success,
             curve: record.bins.iter().map(|bin| bin.good as f64 / length).collect(),
             bins,
@@ -142,12 +142,13 @@ mod tests {
     fn figures_are_of_the_last_second() {
         let mut bins = vec![(0, 100, 0); 4];
         bins.extend([(0, 48, 24); 4]);
-        let record = Record::drawn(&bins);
+        let mut record = Record::drawn(&bins);
+        record.phase = Some(0);
         let panel = Panel::of(Side::Bare, &record, 16);
         assert_eq!((panel.offered, panel.goodput), (192.0, 96.0));
-        // What fails was tried twice.
-        assert_eq!((panel.amplification, panel.success), (1.5, [Some(0.5); 4]));
-        assert_eq!(panel.state, State::Done);
+        assert_eq!((panel.success, panel.state), ([Some(0.5); 4], State::Live));
+        // What fails was tried twice: 400 of the 592 of the whole phase, and 96 more.
+        assert_eq!(panel.amplification, (592.0 + 496.0) / 592.0);
         // Half of the time is over: two bins a column.
         let columns = panel.columns(8);
         assert_eq!(columns[..4], [Some(0.0), Some(0.0), Some(96.0), Some(96.0)]);
