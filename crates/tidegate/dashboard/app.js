@@ -11,6 +11,7 @@ const KINDS = {
   shedding: ["Shedding", "▲", "bad"],
   dark: ["Dark", "◌", "calm"],
   lame_duck: ["Lame duck", "◼", "warn"],
+  overrun: ["Overrun", "▼", "bad"],
   gone: ["Gone", "✕", "bad"],
   unknown: ["Unknown", "?", "calm"],
 };
@@ -123,7 +124,7 @@ const PANELS = [
       view.snapshot.levels.map((l, n) => [
         { text: l.criticality, mark: swatch(css(`--l${n + 1}`), []) },
         brief(l.admitted), brief(l.rejected), brief(l.good),
-        l.admitted + l.rejected > 0 ? percent(l.admitted / (l.admitted + l.rejected)) : "–",
+        l.admitted + l.rejected > 0 ? percent(Math.min(1, l.good / (l.admitted + l.rejected))) : "–",
       ])),
     hint: "Requests a second; dashed: refused.",
   },

@@ -192,7 +192,7 @@ fn seen(bins: &[Bin]) -> Snapshot {
         snapshot.levels.push(level);
     }
     let well = good >= WELL * ended;
-    snapshot.state.kind = if well { Kind::Healthy } else { Kind::Unknown };
+    snapshot.state.kind = if well { Kind::Healthy } else { Kind::Overrun };
     snapshot.state.sentence = if well {
         "Takes whatever comes, and answers in time".to_owned()
     } else {
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(calm.state.kind, Kind::Healthy);
         let surge = seen(&record.bins);
         assert_eq!((surge.work.offered, surge.work.good), (1_600.0, 160.0));
-        assert_eq!(surge.state.kind, Kind::Unknown);
+        assert_eq!(surge.state.kind, Kind::Overrun);
         assert!(surge.state.sentence.contains("10 %"), "{}", surge.state.sentence);
         assert_eq!(surge.levels[0].criticality, "CRITICAL_PLUS");
         assert_eq!((surge.levels[0].admitted, surge.levels[0].good), (400.0, 40.0));

@@ -89,6 +89,8 @@ pub enum Kind {
     Dark,
     /// It takes no new requests.
     LameDuck,
+    /// It takes all that comes, and that is more than it can do.
+    Overrun,
     /// The task is gone.
     Gone,
     /// Nothing is known.

@@ -141,6 +141,10 @@ fn levels(highest: Criticality) -> String {
 
 fn because(grounds: &Grounds) -> String {
     match grounds {
+        // Between two looks what is in flight has reached its limit, and no signal had to say so.
+        Grounds::Signal { value, threshold: Some(threshold), .. } if value < threshold => {
+            " because more came than there was room for".to_owned()
+        }
         Grounds::Signal { name, value, threshold: Some(threshold) } => {
             format!(" because {name} was {} over {}", number(*value), number(*threshold))
         }
@@ -181,6 +185,16 @@ mod tests {
     fn shed(at: u64, now: Option<Criticality>) -> Event {
         let grounds = grounds("executor_load", 2.3, Some(1.5));
         Event { at: Timestamp::from_secs(at), what: What::Shed { before: None, now, grounds } }
+    }
+
+    #[test]
+    fn a_signal_that_is_below_its_threshold_is_no_reason() {
+        for (value, expected) in [
+            (0.4, " because more came than there was room for"),
+            (13.6, " because executor_load was 13.6 over 13.6"),
+        ] {
+            assert_eq!(because(&grounds("executor_load", value, Some(13.6))), expected);
+        }
     }
 
     fn degrade(at: u64, criticality: Criticality, on: bool) -> Event {
