@@ -67,10 +67,12 @@ pub(super) fn capacity(addresses: &[SocketAddr], timing: &Timing, seed: u64) -> 
     let finish = |run: Run| {
         std::thread::spawn(move || -> Outcome<f64> {
             let mut counts = Vec::new();
-            run.finish(|interval| counts.push(interval.stats.sum(|level| level.ok)))?;
+            let told = run.finish(|interval| counts.push(interval.stats.sum(|level| level.ok)))?;
             // The last one is of what came after the end.
             counts.pop();
-            Ok(middle(&mut counts) / BIN.as_secs_f64())
+            let middle = middle(&mut counts) / BIN.as_secs_f64();
+            // On a machine that stands still at times, answers come in few of the quarters.
+            Ok(if middle > 0.0 { middle } else { told.ok_rps })
         })
     };
     let rates: Vec<_> = runs.into_iter().map(finish).collect();
