@@ -8,10 +8,10 @@
 //! last, whichever side runs. A service that is busy answers late, and its page with it: it is then
 //! shown as it was.
 
+use super::lock;
 use super::record::{BIN, Bin, Record};
 use super::service::Side;
 use super::show::{Board, Show, Stage};
-use super::{lock, record};
 use crate::remote::Remote;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -173,7 +173,11 @@ fn seen(bins: &[Bin]) -> Snapshot {
     let last = bins.len().saturating_sub(1);
     let second = &bins[last.saturating_sub(SECOND)..last];
     let sum = |of: &dyn Fn(&Bin) -> u64| second.iter().map(of).sum::<u64>() as f64;
-    let (offered, good, ended) = (sum(&|bin| bin.offered), sum(&|bin| bin.good), sum(&Bin::ended));
+    let (offered, good, ended) = (
+        sum(&|bin| bin.offered),
+        sum(&|bin| bin.good),
+        sum(&|bin| bin.levels.iter().map(|(_, ended)| ended).sum()),
+    );
     let attempts = sum(&|bin| bin.attempts);
     let mut snapshot = Snapshot::default();
     snapshot.work.offered = offered;
@@ -182,7 +186,8 @@ fn seen(bins: &[Bin]) -> Snapshot {
     snapshot.work.failed = ended - good;
     snapshot.latency.p99_ms = second.iter().filter_map(|bin| bin.p99_ms).reduce(f64::max);
     snapshot.retries.attempts = [offered, (attempts - offered).max(0.0), 0.0];
-    snapshot.retries.amplification = Some(record::amplification(attempts as u64, ended as u64));
+    // Those that go on have had some of theirs.
+    snapshot.retries.amplification = (ended > 0.0).then(|| (attempts / ended).max(1.0));
     for criticality in Criticality::ALL.into_iter().rev() {
         let index = criticality.index();
         let mut level = Level::default();

@@ -242,7 +242,7 @@ fn messages(viewer: Viewer, part: usize) -> impl Stream<Item = Result<Message, I
 
 impl Admin {
     /// The paths of all files of the page.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "loom")))]
     pub(super) fn assets() -> impl Iterator<Item = (&'static str, &'static [u8])> {
         ASSETS.iter().map(|asset| (asset.path, asset.bytes))
     }
