@@ -2,11 +2,11 @@
 //! in tonic, bare, behind a layer that does nothing, behind tower's `LoadShed` and
 //! `ConcurrencyLimit`, and behind a task's layer.
 //!
-//! The servers are those of `overload` without the work, each a process of its own on one core. A few
-//! callers on another core ask again as soon as they are answered, one server after the other, round
-//! by round; what counts is the CPU time of the server's process, its sampler's included, over the
-//! answers of the round. Where a process happens to lie in memory makes it some percent quicker or
-//! slower for as long as it lives, so all of them are started anew every few rounds.
+//! The servers are those of `overload` without the work, each a process of its own on one core. A
+//! few callers on another core ask again as soon as they are answered, one server after the other,
+//! round by round; what counts is the CPU time of the server's process, its sampler's included,
+//! over the answers of the round. Where a process happens to lie in memory makes it some percent
+//! quicker or slower for as long as it lives, so all of them are started anew every few rounds.
 //!
 //! **Where it is wrong.** The slower the callers, the more often the server sleeps between two
 //! requests, and the more of its time is the kernel's: ratios come nearer to one. What a round is

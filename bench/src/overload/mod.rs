@@ -1,9 +1,9 @@
 //! A server that is offered ten times what it can do, with and without protection.
 //!
-//! A server in axum or tonic whose handler uses some milliseconds of CPU, alone on one core; the load
-//! is on another. The load goes from calm to twice and ten times the capacity and back, without a pause.
-//! Each contender is a process of its own, and before each the capacity is found again with the
-//! bare server: four callers who ask without a pause.
+//! A server in axum or tonic whose handler uses some milliseconds of CPU, alone on one core; the
+//! load is on another. The load goes from calm to twice and ten times the capacity and back,
+//! without a pause. Each contender is a process of its own, and before each the capacity is found
+//! again with the bare server: four callers who ask without a pause.
 //!
 //! **Where it is wrong.** Whoever else uses the server's core takes from the capacity, from one
 //! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of
