@@ -135,6 +135,8 @@ fn headless_json_is_one_object_with_all_that_was_measured() {
     let bare = &report["bare"]["phases"][2];
     assert_eq!(bare["refused"], 0);
     assert!(bare["unanswered"].as_u64().unwrap() > 0, "{bare}");
+    let goodput = |phase: &Value| phase["goodput_rps"].as_f64().unwrap();
+    assert!(goodput(worst) > goodput(bare), "{worst} {bare}");
     assert_eq!(report["report"], page);
     let (page, chart) = (std::fs::read_to_string(page), std::fs::read_to_string(chart));
     assert!(page.unwrap().contains("Goodput") && chart.unwrap().starts_with("<svg"));

@@ -339,6 +339,9 @@ class View {
 
   connect() {
     const query = this.part ? `?part=${encodeURIComponent(this.part)}` : "";
+    this.source?.close();
+    clearTimeout(this.again);
+    this.asked = Date.now();
     this.source = new EventSource(`api/stream${query}`);
     this.source.onmessage = (message) => this.take(JSON.parse(message.data));
     this.source.onerror = () => {
@@ -525,15 +528,23 @@ function compare(view) {
   }
 }
 
+/** A server says something every second; who is silent for so long is away, whatever the connection says. */
+const SILENT_MS = 5000;
+
 /** Says so while a server does not answer. */
 function away() {
-  const gone = views.some((view) => view.source.readyState !== EventSource.OPEN);
+  const silent = (view) => Date.now() - Math.max(view.heard, view.asked) > SILENT_MS;
+  for (const view of views.filter(silent)) view.connect();
+  const quiet = (view) => view.heard && Date.now() - view.heard > SILENT_MS;
+  const gone = views.some((view) => view.source.readyState !== EventSource.OPEN || quiet(view));
   const banner = $("#away");
   if (banner.hidden === gone) banner.hidden = !gone;
   const heard = Math.max(...views.map((view) => view.heard));
   if (gone) setText($("time", banner), heard ? clock(heard) : "never");
   document.body.classList.toggle("stale", gone);
 }
+
+setInterval(away, 1000);
 
 async function explain(event) {
   const dialog = $("#explanation");

@@ -31,8 +31,8 @@ use crate::{Ending, Failure};
 use cpus::{Places, Turns};
 use report::Report;
 use show::Show;
-use std::io::{self, IsTerminal as _};
-use std::path::PathBuf;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -108,20 +108,21 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     let live = live::wanted(options.headless || options.json);
     let places = Places::find(options.sides, live.is_ok());
     let show = Show::new(options, places);
-    // Whoever wants a number only does not look at pages.
-    let page = if options.json { None } else { window(&show) };
     let player = {
         let show = show.clone();
         std::thread::spawn(move || show.play())
     };
     cpus::give_way();
+    // Whoever wants a number only does not look at pages.
+    let page = if options.json { None } else { window(&show) };
     let watched = match live {
         Ok(()) => live::watch(&show, &player, &interrupted),
         Err(why) => Ok(plain::watch(&show, &player, &interrupted, why)),
     };
     // Whatever happened: first of all nothing stays behind.
-    drop(page);
     let dismissed = show.company.dismiss();
+    // It may wait for an answer of a service: now there is none to wait for.
+    drop(page);
     let end = watched.map_err(|error| failure(&*error))?;
     if end == End::Whole {
         let outcome = player.join().unwrap_or_else(|_| Err("the demo panicked".into()));
@@ -166,11 +167,13 @@ fn finish(options: &Options, show: &Show, end: End, dismissed: usize) -> Result<
     report.interrupted |= end != End::Whole;
     let measured = !report.bare.phases.is_empty();
     if measured && let Some(path) = page_path(options) {
-        write(&path, &page::html(&report), "--report")?;
+        // Nobody else's file is written over, nor one that a link of somebody else leads to.
+        let new = options.report.is_none();
+        write(&path, &page::html(&report), "--report", new)?;
         report.report = Some(path.display().to_string());
     }
     if measured && let Some(path) = &options.svg {
-        write(path, &chart::svg(&report), "--svg")?;
+        write(path, &chart::svg(&report), "--svg", false)?;
     }
     if end == End::Interrupted {
         let err = text::interrupted(&report, dismissed);
@@ -196,8 +199,11 @@ fn page_path(options: &Options) -> Option<PathBuf> {
     options.report.clone().or_else(default)
 }
 
-fn write(path: &std::path::Path, what: &str, option: &str) -> Result<(), Failure> {
-    std::fs::write(path, what).map_err(|error| Failure {
+fn write(path: &Path, what: &str, option: &str, new: bool) -> Result<(), Failure> {
+    let mut how = std::fs::OpenOptions::new();
+    how.write(true).truncate(!new).create(!new).create_new(new);
+    let written = how.open(path).and_then(|mut file| file.write_all(what.as_bytes()));
+    written.map_err(|error| Failure {
         what: format!("could not write {}", path.display()),
         why: error.to_string(),
         next: match option {

@@ -203,7 +203,8 @@ fn findings(report: &Report, paint: Paint) -> String {
         };
         line(&mut text, &format!("  {name}  {words}"));
     }
-    line(&mut text, "  (well: of what ends in a second, 95 % is OK and in time)");
+    line(&mut text, "  (well: of what ends in a second, 95 % is OK and in time, which is at least");
+    line(&mut text, "   80 % of what is asked in it)");
     let limits = limits(report);
     if !limits.is_empty() {
         line(&mut text, &paint.heading("Limits that show here"));

@@ -13,7 +13,9 @@ use super::record::{BIN, Bin, Record};
 use super::service::Side;
 use super::show::{Board, Show, Stage};
 use crate::remote::Remote;
+use std::collections::HashSet;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::admin::api::{Event, Explanation, Kind, Level, Snapshot};
@@ -29,7 +31,7 @@ const WELL: f64 = 0.95;
 /// Serves it on any free port of loopback, for as long as what is returned is kept.
 pub(super) fn open(show: &Show) -> io::Result<Page> {
     let protected =
-        Protected { board: Arc::clone(&show.board), last: Snapshot::default(), seen: 0 };
+        Protected { board: Arc::clone(&show.board), last: absent(), seen: HashSet::new() };
     let bare = Bare {
         board: Arc::clone(&show.board),
         record: Arc::clone(&show.records[Side::Bare.index()]),
@@ -50,7 +52,8 @@ pub(super) fn browse(url: &str) -> bool {
     };
     let mut command = std::process::Command::new(opener);
     let null = std::process::Stdio::null;
-    command.arg(url).stdin(null()).stdout(null()).stderr(null());
+    // A browser that it starts is not to end with the demo.
+    command.process_group(0).arg(url).stdin(null()).stdout(null()).stderr(null());
     let Ok(mut child) = command.spawn() else { return false };
     // It ends as soon as it has told the browser; until then somebody has to wait for it.
     std::thread::spawn(move || child.wait());
@@ -62,13 +65,20 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Nothing was ever heard.
+fn absent() -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    snapshot.state.kind = Kind::Gone;
+    snapshot
+}
+
 /// The service behind tidegate, by its own page.
 struct Protected {
     board: Arc<Mutex<Board>>,
     /// What it said last.
     last: Snapshot,
-    /// When the last decision was that is known here.
-    seen: u64,
+    /// The decisions that are known here.
+    seen: HashSet<String>,
 }
 
 impl Protected {
@@ -82,7 +92,10 @@ impl Protected {
         let read = |path: &str| remote.get(path).ok().filter(|(status, _)| *status == 200);
         let snapshot = serde_json::from_str(&read("/api/snapshot")?.1).ok()?;
         let events: Vec<Event> = serde_json::from_str(&read("/api/events")?.1).ok()?;
-        let new = events.into_iter().filter(|event| event.at_ms > self.seen).collect();
+        let ids = events.iter().map(|event| event.id.clone()).collect();
+        // What it does not tell any more is not told again.
+        let known = std::mem::replace(&mut self.seen, ids);
+        let new = events.into_iter().filter(|event| !known.contains(&event.id)).collect();
         Some((snapshot, new))
     }
 }
@@ -93,12 +106,14 @@ impl Source for Protected {
             Some(found) => found,
             None => (self.absent(), Vec::new()),
         };
-        self.seen = events.iter().map(|event| event.at_ms).fold(self.seen, u64::max);
         self.last = snapshot.clone();
         (snapshot, events)
     }
 
     fn explain(&self, decision: &str) -> Option<Explanation> {
+        if !decision.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) {
+            return None;
+        }
         let (status, text) = self.remote()?.get(&format!("/api/explain/{decision}")).ok()?;
         (status == 200).then(|| serde_json::from_str(&text).ok())?
     }
@@ -110,7 +125,8 @@ impl Protected {
         let sentence = match lock(&self.board).stage {
             Stage::Starting | Stage::Calibrating => "It is being found out what the service can do",
             Stage::Driving(Some(Side::Bare)) => "Its turn comes after the bare side's",
-            Stage::Driving(_) => return self.last.clone(),
+            Stage::Driving(_) if self.last.state.kind != Kind::Gone => return self.last.clone(),
+            Stage::Driving(_) => "It is about to begin",
             Stage::Over => "It is over",
         };
         let mut snapshot = Snapshot::default();
@@ -197,6 +213,11 @@ fn seen(bins: &[Bin]) -> Snapshot {
         snapshot.levels.push(level);
     }
     let well = good >= WELL * ended;
+    if ended == 0.0 {
+        snapshot.state.kind = Kind::Starting;
+        "Nothing was answered yet".clone_into(&mut snapshot.state.sentence);
+        return snapshot;
+    }
     snapshot.state.kind = if well { Kind::Healthy } else { Kind::Overrun };
     snapshot.state.sentence = if well {
         "Takes whatever comes, and answers in time".to_owned()
@@ -235,10 +256,11 @@ mod tests {
         let mut bare =
             Bare { board: Arc::clone(&board), record: Arc::default(), state: (String::new(), 0) };
         let mut protected =
-            Protected { board: Arc::clone(&board), last: Snapshot::default(), seen: 0 };
+            Protected { board: Arc::clone(&board), last: absent(), seen: HashSet::new() };
         for (stage, of_bare, of_protected) in [
             (Stage::Calibrating, "found out", "found out"),
-            (Stage::Driving(Some(Side::Bare)), "in time", "after the bare"),
+            (Stage::Driving(Some(Side::Bare)), "Nothing was", "after the bare"),
+            (Stage::Driving(Some(Side::Protected)), "turn is over", "about to begin"),
             (Stage::Over, "It is over", "It is over"),
         ] {
             lock(&board).stage = stage;

@@ -253,6 +253,25 @@ fn a_small_limit_holds_for_requests_that_are_dear_beside_it() {
 
 /// Threads come and go (blocking pools do); what they leased and did not use does not go with them.
 #[test]
+fn what_comes_back_is_told_by_the_limits_of_its_own_customer() {
+    let now = Timestamp::from_secs(10);
+    let by_level = Limits::from_entries([None, Some(cpus(0.5)), None, Some(cpus(1.0))]).unwrap();
+    // Who gets limits by criticality while a request of half a second is on its way that costs
+    // nothing in the end, and how deep that leaves the bucket of the one who has sent it.
+    for (who, depth_ms) in [(B, 0), (A, 500)] {
+        let gate = gate();
+        gate.set_limits(A, Limits::total(cpus(1.0)), now);
+        let mut lane = gate.lane();
+        let charge = lane.charge(A, Critical, Cost::from_millis(500), now);
+        gate.set_limits(who, by_level, now);
+        lane.settle(A, Critical, charge, Cost::ZERO, now);
+        drop(lane);
+        let depth = gate.customers[A.index()].depth(TOTAL, now) / 1_000_000;
+        assert_eq!(depth, depth_ms, "{who:?}");
+    }
+}
+
+#[test]
 fn leases_outlive_their_threads_and_do_not_close_a_level() {
     let gate = gate();
     gate.set_limits(A, Limits::total(cpus(1.0)), Timestamp::ZERO);

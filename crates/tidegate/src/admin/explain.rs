@@ -28,11 +28,16 @@ pub(super) struct Decision {
 }
 
 impl Decision {
-    /// What it can be asked about by: the number in its answer, or when it was.
+    /// What it can be asked about by: the number in its answer, or what changed and when. One tick
+    /// may change several things.
     pub(super) fn id(&self) -> String {
+        let (at, kind) = (self.event.at.as_nanos(), self.kind());
         match &self.event.what {
             What::Refused(refusal) => refusal.id.to_string(),
-            _ => format!("change-{:x}", self.event.at.as_nanos()),
+            What::Degrade { criticality, .. } => {
+                format!("change-{at:x}-{kind}-{}", criticality.index())
+            }
+            _ => format!("change-{at:x}-{kind}"),
         }
     }
 
@@ -450,10 +455,14 @@ mod tests {
             changes.push(What::Degrade { criticality: Criticality::Critical, on, grounds });
             changes.extend([What::DontRetry(on), What::LameDuck(on), What::Dark(on)]);
         }
+        // All of one tick: those of one moment can be told apart.
+        let ids: std::collections::BTreeSet<_> =
+            changes.iter().map(|change| decision(change.clone()).id()).collect();
+        assert_eq!(ids.len(), 5, "{ids:?}");
         for change in changes {
             let decision = decision(change);
             assert!(decision.is_change() && decision.shown().change);
-            assert_eq!(decision.id(), "change-ff");
+            assert!(decision.id().starts_with("change-ff-"));
             let explained = decision.explain();
             assert!(!explained.facts.is_empty() && !explained.would_change.is_empty());
             assert!(explained.title.starts_with(char::is_uppercase), "{}", explained.title);

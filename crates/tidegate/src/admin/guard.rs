@@ -13,23 +13,38 @@
 //!
 //! **A name of this machine.** A page of a stranger can make its own name mean 127.0.0.1 and then
 //! ask, from the browser of whoever sits here, as if it were us (DNS rebinding). Its requests carry
-//! its name in `host`. And a proxy on this machine that serves others says so in `forwarded` or
-//! `x-forwarded-for`: what comes through it comes from elsewhere.
+//! its name in `host`. And a proxy on this machine that serves others says so as a rule, in
+//! `forwarded`, `via`, `x-forwarded-for` and others: what comes through it comes from elsewhere. One
+//! that says nothing, and passes on our own name, cannot be told from whoever sits here: do not put
+//! such a proxy before this.
 //!
 //! **The token** comes as `authorization: Bearer`, or once as `?token=` in the address, which is
 //! answered by a cookie and the address without it, so that it does not stay in the history of the
-//! browser. The cookie is for pages of this origin only, and no script can read it.
+//! browser. The cookie is for this host, whatever the port, and no script can read it.
 
 use core::fmt;
-use core::net::IpAddr;
-use http::header::{AUTHORIZATION, COOKIE, FORWARDED, HOST, HeaderName};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use http::header::{AUTHORIZATION, COOKIE, FORWARDED, HOST, HeaderName, VIA};
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use std::net::SocketAddr;
 
 /// The name of the cookie.
 const COOKIE_NAME: &str = "tidegate_token";
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// What proxies say about whom they serve.
+const PROXIED: [HeaderName; 7] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-envoy-external-address"),
+    HeaderName::from_static("x-envoy-attempt-count"),
+];
+/// Whoever sits here comes from one of these. Other addresses of loopback are for those who pass on
+/// what comes from elsewhere: a mesh has 127.0.0.6.
+const THIS_MACHINE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 /// With letters and digits these are 95 bits: nobody guesses that over a network.
@@ -126,8 +141,8 @@ pub(super) fn check(token: Option<&Token>, peer: Option<IpAddr>, request: &Parts
         Some(_) => Verdict::Unauthorized,
         None => Verdict::Forbidden(text),
     };
-    let proxied = headers.contains_key(FORWARDED) || headers.contains_key(X_FORWARDED_FOR);
-    if proxied || !peer.is_some_and(|ip| ip.to_canonical().is_loopback()) {
+    let proxied = PROXIED.iter().any(|name| headers.contains_key(name));
+    if proxied || !peer.is_some_and(|ip| THIS_MACHINE.contains(&ip.to_canonical())) {
         return refuse(NO_TOKEN);
     }
     if !host(headers, uri).is_some_and(is_of_this_machine) {
@@ -210,7 +225,6 @@ pub(super) fn peer(request: &Parts) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::{Ipv4Addr, Ipv6Addr};
     use http::Request;
 
     const TOKEN: &str = "0123456789abcdef";

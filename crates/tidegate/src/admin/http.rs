@@ -93,9 +93,10 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/stream", get(updates))
         .route("/api/explain/{decision}", get(explain))
         .route("/metrics", get(metrics))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), guarded))
+        // Those who ask come from elsewhere, and learn whether it is up.
         .route(LIVEZ, get(health))
         .route(READYZ, get(health))
-        .layer(middleware::from_fn_with_state(Arc::clone(&shared), guarded))
         .with_state(shared)
 }
 
@@ -160,7 +161,9 @@ async fn events(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
 }
 
 async fn explain(State(shared): State<Arc<Shared>>, Path(decision): Path<String>) -> Response {
-    if let Some(explanation) = shared.hub.explain(decision.trim()) {
+    // A source may have to ask another process.
+    let asked = tokio::task::spawn_blocking(move || shared.hub.explain(decision.trim()));
+    if let Ok(Some(explanation)) = asked.await {
         return json(&explanation);
     }
     let text = "This decision is not remembered. Of refusals a sample is kept, for some minutes; \

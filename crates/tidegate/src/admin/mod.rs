@@ -209,21 +209,9 @@ impl Admin {
     pub async fn serve<L: Listener>(self, listener: L) -> Result<(), AdminError> {
         // Of its own, as the task is not ready because its page is.
         let own = Life::new(LifeConfig::default(), Clock::default());
-        self.serve_until(listener, own).await
-    }
-
-    async fn serve_until<L: Listener>(self, listener: L, own: Life) -> Result<(), AdminError> {
         let task = self.life.clone();
         let router = self.router_of(Some(own.clone()))?;
-        let serve = crate::serve(listener, router.into_make_service()).life(own.clone());
-        let mut serve = serve.into_future();
-        if let Some(task) = task {
-            tokio::select! {
-                ended = &mut serve => return Ok(ended?),
-                _ = task.reached(Phase::Draining) => end(&own),
-            }
-        }
-        Ok(serve.await?)
+        Ok(serve_until(listener, router, task, own).await?)
     }
 
     /// Serves it at `address` on a thread of its own, so that the page moves on whatever the
@@ -246,18 +234,38 @@ impl Admin {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _entered = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
         let own = Life::new(LifeConfig::default(), Clock::default());
-        let life = own.clone();
+        let (life, task) = (own.clone(), self.life.clone());
+        let router = self.router_of(Some(own.clone()))?;
         let run = move || {
-            runtime.block_on(async {
-                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-                // What it could say nobody would hear: the page is not there, that is seen.
-                let _ = self.serve_until(listener, life).await;
-            });
+            // It ends when it is told to; before that there is nothing that it could fail at.
+            let _ = runtime.block_on(serve_until(listener, router, task, life));
         };
         let thread = std::thread::Builder::new().name("tidegate-page".to_owned()).spawn(run)?;
         Ok(Page { address, life: own, thread: Some(thread) })
     }
+}
+
+/// Serves until `task` drains, or `own` ends.
+async fn serve_until<L: Listener>(
+    listener: L,
+    router: Router,
+    task: Option<Life>,
+    own: Life,
+) -> Result<(), ServeError> {
+    let serve = crate::serve(listener, router.into_make_service()).life(own.clone());
+    let mut serve = serve.into_future();
+    if let Some(task) = task {
+        tokio::select! {
+            ended = &mut serve => return ended,
+            _ = task.reached(Phase::Draining) => end(&own),
+        }
+    }
+    serve.await
 }
 
 /// No more pages, and no wait for the streams of those that are open.
