@@ -14,9 +14,9 @@
 //! **A name of this machine.** A page of a stranger can make its own name mean 127.0.0.1 and then
 //! ask, from the browser of whoever sits here, as if it were us (DNS rebinding). Its requests carry
 //! its name in `host`. And a proxy on this machine that serves others says so as a rule, in
-//! `forwarded`, `via`, `x-forwarded-for` and others: what comes through it comes from elsewhere. One
-//! that says nothing, and passes on our own name, cannot be told from whoever sits here: do not put
-//! such a proxy before this.
+//! `forwarded`, `via`, `x-forwarded-for` and others: what comes through it comes from elsewhere.
+//! One that says nothing, and passes on our own name, cannot be told from whoever sits here: do not
+//! put such a proxy before this.
 //!
 //! **The token** comes as `authorization: Bearer`, or once as `?token=` in the address, which is
 //! answered by a cookie and the address without it, so that it does not stay in the history of the
