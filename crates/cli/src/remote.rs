@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) const DEFAULT: &str = "http://127.0.0.1:9900";
 /// Who does not answer on loopback in so long is not going to.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Fifteen minutes of history are half a megabyte; what is longer than this is something else.
+/// Fifteen minutes of history are some hundred kilobytes; what is longer than this is something else.
 const ANSWER_MAX: u64 = 16 << 20;
 
 /// What to say about where.

@@ -15,7 +15,7 @@ pub(super) const BIN: Duration = Duration::from_millis(250);
 const SECOND: usize = 4;
 /// The share of what ends in that second that has to end well: one request in twenty may fail, as
 /// one more or less of a hundred and thirty is chance.
-const WELL: f64 = 0.95;
+pub(super) const WELL: f64 = 0.95;
 /// The share of what is asked in that second that has to have ended well: answers lag behind, and
 /// failures lag further, so that the share above alone would be of those that were quick.
 const KEPT_UP: f64 = 0.8;

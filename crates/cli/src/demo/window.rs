@@ -9,7 +9,7 @@
 //! shown as it was.
 
 use super::lock;
-use super::record::{BIN, Bin, Record};
+use super::record::{BIN, Bin, Record, WELL};
 use super::service::Side;
 use super::show::{Board, Show, Stage};
 use crate::remote::Remote;
@@ -24,9 +24,6 @@ use tidegate_core::Criticality;
 
 /// Bins in a second.
 const SECOND: usize = (1_000 / BIN.as_millis()) as usize;
-/// A service of whose answers fewer than this come in time is overrun: chance alone makes one in
-/// twenty late.
-const WELL: f64 = 0.95;
 
 /// Serves it on any free port of loopback, for as long as what is returned is kept.
 pub(super) fn open(show: &Show) -> io::Result<Page> {

@@ -86,7 +86,7 @@ impl Hub {
             snapshot.began_ms = self.began_ms;
             let seen = &mut *lock(&part.seen);
             // Rows are told apart by their time.
-            snapshot.at_ms = snapshot.at_ms.max(seen.snapshot.at_ms + 1);
+            snapshot.at_ms = snapshot.at_ms.max(seen.snapshot.at_ms.saturating_add(1));
             let found_ms = snapshot.at_ms;
             seen.history.push(&snapshot);
             seen.snapshot = snapshot;

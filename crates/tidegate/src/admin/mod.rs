@@ -31,9 +31,9 @@
 //! **What it costs.** A thread looks at the task once a second. Requests pay for two counts more
 //! (how long they took, whether they were good), which are there without this router, too.
 //!
-//! **When it is wrong.** Rates are those of the last second, quantiles are read off buckets and up
-//! to a quarter too high, and goodput is what the task saw: an answer that its caller had stopped
-//! waiting for without telling a deadline counts as good.
+//! **When it is wrong.** Rates are those of the last second, quantiles are read off buckets and a
+//! fifth too low to a quarter too high, and goodput is what the task saw: an answer that its caller
+//! had stopped waiting for without telling a deadline, or whose body was cut off, counts as good.
 
 pub mod api;
 mod explain;
