@@ -22,6 +22,7 @@
 //! | how full is this task | [`signal`] |
 //! | may this request in | [`admission`], by [`levels`] |
 //! | has its customer anything left | [`quota`], what will it [`cost`] |
+//! | what did it cost, in a program of somebody else | [`attribution`] |
 //! | what may each task use of a customer's limit | [`fleet`], [`share`], [`doorman`] |
 //! | would the backend take it at all | [`throttle`], by how attempts ended: [`outcome`] |
 //! | may it be tried again | [`retry`], [`attempts`] |
@@ -31,6 +32,7 @@
 
 pub mod admission;
 pub mod attempts;
+pub mod attribution;
 pub mod average;
 pub mod balance;
 pub mod batch;
