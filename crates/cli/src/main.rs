@@ -6,6 +6,7 @@ mod explain;
 mod html;
 mod load;
 mod plot;
+mod proxy;
 mod remote;
 mod sim;
 mod top;
@@ -39,6 +40,11 @@ enum Command {
     /// Speaks HTTP/1.1, HTTP/2 and gRPC. Requests start at times that were drawn beforehand, and
     /// latency counts from then: a server that stalls is seen to stall.
     Load(Box<load::Options>),
+    /// Protect a service in any language: a proxy beside it
+    ///
+    /// Lets in what the program behind it can do, by criticality, deadline, quota and what can be
+    /// seen of the program, and refuses the rest. Begins in dark mode: it says what it would refuse.
+    Proxy(Box<proxy::Options>),
     /// Run scenarios in virtual time and check that they show what they should
     ///
     /// A scenario is a YAML file that tells a story of overload and names what must come of it.
@@ -93,6 +99,7 @@ fn main() -> ExitCode {
             })
         }
         Command::Load(options) => load::run(&options),
+        Command::Proxy(options) => proxy::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Explain(options) => explain::run(&options),

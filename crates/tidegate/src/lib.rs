@@ -40,6 +40,7 @@ pub mod signals;
 mod spawn;
 mod sync;
 pub mod task;
+pub mod workplace;
 
 #[cfg(feature = "hyper")]
 pub use serve::serve;

@@ -15,6 +15,7 @@
 //! In **dark mode** everything is decided and counted, and nothing is refused.
 
 mod gate;
+pub mod outside;
 mod room;
 pub mod shed;
 #[cfg(all(test, not(feature = "loom")))]

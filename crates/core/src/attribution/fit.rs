@@ -160,8 +160,7 @@ impl Fit {
 
     /// Takes out whoever was not seen for long.
     pub(super) fn forgotten(&mut self) -> Vec<usize> {
-        let gone: Vec<usize> =
-            (0..CLASSES).filter(|&class| self.unseen[class] == FORGET).collect();
+        let gone: Vec<usize> = (0..CLASSES).filter(|&class| self.unseen[class] == FORGET).collect();
         for &class in &gone {
             self.unseen[class] = FORGET + 1;
             (self.moments[class], self.counts[class]) = (0.0, 0.0);

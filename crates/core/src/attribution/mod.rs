@@ -128,12 +128,7 @@ pub struct Attribution {
 impl Attribution {
     /// Knows nothing yet.
     pub fn new(now: Timestamp) -> Self {
-        Self {
-            fit: Box::default(),
-            requests: vec![0.0; CLASSES],
-            used: 0.0,
-            due: now + WINDOW,
-        }
+        Self { fit: Box::default(), requests: vec![0.0; CLASSES], used: 0.0, due: now + WINDOW }
     }
 
     /// Since the last look, `came` requests of each class came in, `done` were done, and the

@@ -150,6 +150,14 @@ impl Counting {
     }
 }
 
+/// How many requests were done so far, and how long they took together, in nanoseconds.
+pub(crate) fn answers(task: &Inner) -> (u64, u64) {
+    let totals = task.counting.totals();
+    let done =
+        totals[cell::LATENCIES..cell::LATENCY_SUM].iter().fold(0, |a: u64, b| a.wrapping_add(*b));
+    (done, totals[cell::LATENCY_SUM])
+}
+
 /// Where the task stood at the last tick.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {

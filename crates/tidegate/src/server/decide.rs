@@ -7,20 +7,40 @@ use super::turns::WORTH_A_TURN;
 use crate::context::Context;
 use crate::events::{Answer, Sample, Sources};
 use crate::metrics::fault_cells;
-use crate::task::{Explain, Task};
+use crate::report::Wanted;
+use crate::task::{Explain, Method, Task};
 use bytes::Bytes;
 use http::{Request, Response};
-use tidegate_core::admission::{self, Decision};
+use tidegate_core::admission::{self, Decision, Permit};
 use tidegate_core::decision::Rejection;
-use tidegate_core::{Criticality, CustomerId};
+use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
 use tidegate_wire::incoming::Incoming;
 use tidegate_wire::protocol::Protocol;
 use tidegate_wire::reject::{DecisionId, Reject};
 
 /// What becomes of a request.
-pub(super) enum Verdict {
-    Serve(Serving),
+pub(super) enum Verdict<T> {
+    Serve(T),
     Reject(Response<Bytes>),
+}
+
+/// A request that was admitted, and what is known about it.
+pub(super) struct Admitted<'a> {
+    pub(super) permit: Permit,
+    pub(super) id: DecisionId,
+    pub(super) criticality: Criticality,
+    pub(super) customer: CustomerId,
+    /// Whoever the connection says it is.
+    pub(super) known: Option<&'a PeerIdentity>,
+    pub(super) protocol: Protocol,
+    pub(super) method: Method,
+    /// What the method is called.
+    pub(super) name: &'a str,
+    pub(super) cost: Cost,
+    pub(super) deadline: Option<Timestamp>,
+    pub(super) attempt: u32,
+    pub(super) wanted: Option<Wanted>,
+    pub(super) now: Timestamp,
 }
 
 /// Decides about `request`, which counts as `default` if it does not say and its method has no
@@ -30,7 +50,35 @@ pub(super) fn decide<B>(
     task: &Task,
     request: &Request<B>,
     default: Option<Criticality>,
-) -> Verdict {
+) -> Verdict<Serving> {
+    judge(task, request, default, None, |admitted| {
+        let Admitted { permit, id, criticality, customer, protocol, .. } = admitted;
+        let mut context = Context::new(task.clone(), criticality, customer);
+        context.peer = admitted.known.cloned();
+        context.method = admitted.method.id;
+        context.deadline = admitted.deadline;
+        context.attempt = admitted.attempt;
+        context.degrade = permit.degrade();
+        let mut serving = Serving::new(permit, context, id, protocol);
+        serving.dear = admitted.cost >= WORTH_A_TURN;
+        serving.version = request.version();
+        serving.began = admitted.now;
+        serving.wanted = admitted.wanted;
+        serving.unknown = admitted.method.is_new.then(|| admitted.name.into());
+        serving
+    })
+}
+
+/// Decides, and makes what serves those who are admitted. The method is called `name`, or what the
+/// request says.
+#[inline]
+pub(super) fn judge<'a, B, T>(
+    task: &'a Task,
+    request: &'a Request<B>,
+    default: Option<Criticality>,
+    name: Option<&'a str>,
+    serve: impl FnOnce(Admitted<'a>) -> T,
+) -> Verdict<T> {
     let (inner, headers) = (&task.inner, request.headers());
     let now = inner.clock.now();
     let mut incoming = Incoming::of(headers);
@@ -48,7 +96,7 @@ pub(super) fn decide<B>(
         incoming.faults = incoming.faults.union(faults);
         customer = name.map_or(customer, |name| inner.customer(name));
     }
-    let name = method_name(request, protocol);
+    let name = name.unwrap_or_else(|| method_name(request, protocol));
     let deadline = incoming.deadline.map(|left| now + left);
     let (decision, id, cost, method, criticality) = inner.with_lane(|lane| {
         let method = lane.method(name);
@@ -95,19 +143,23 @@ pub(super) fn decide<B>(
             {
                 inner.events.refused(&sample(reason, None, None));
             }
-            let mut context = Context::new(task.clone(), criticality, customer);
-            context.peer = known.cloned();
-            context.method = method.id;
-            context.deadline = deadline;
-            context.attempt = incoming.attempt;
-            context.degrade = permit.degrade();
-            let mut serving = Serving::new(permit, context, id, protocol);
-            serving.dear = cost >= WORTH_A_TURN;
-            serving.version = request.version();
-            serving.began = now;
-            serving.wanted = inner.policy.reports.wanted(protocol, incoming.load_format);
-            serving.unknown = method.is_new.then(|| name.into());
-            Verdict::Serve(serving)
+            let wanted = inner.policy.reports.wanted(protocol, incoming.load_format);
+            let attempt = incoming.attempt;
+            Verdict::Serve(serve(Admitted {
+                permit,
+                id,
+                criticality,
+                customer,
+                known,
+                protocol,
+                method,
+                name,
+                cost,
+                deadline,
+                attempt,
+                wanted,
+                now,
+            }))
         }
     }
 }

@@ -41,12 +41,14 @@ mod decide;
 mod future;
 mod peer;
 mod serving;
+mod ticket;
 mod trace;
 mod turns;
 
 pub use body::Body;
 pub use future::ResponseFuture;
 pub use peer::PeerIdentity;
+pub use ticket::{Admission, Ticket};
 pub(crate) use turns::Turns;
 
 use crate::context;

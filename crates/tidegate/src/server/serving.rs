@@ -270,7 +270,7 @@ impl Drop for Serving {
 }
 
 /// Whether the service has this method at all.
-fn is_known(status: StatusCode, headers: &HeaderMap) -> bool {
+pub(super) fn is_known(status: StatusCode, headers: &HeaderMap) -> bool {
     let code = headers.get(&GRPC_STATUS).map(|value| Code::parse(value.as_bytes()));
     code != Some(Code::Unimplemented)
         && !matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)

@@ -1,6 +1,7 @@
 //! Setting a task up.
 
 use super::methods::METHODS_MAX;
+use super::remote::{Latency, RemoteTicker, Said};
 use super::tick::Ticker;
 use super::{Inner, Methods, Roll, Task};
 use crate::clock::Clock;
@@ -11,6 +12,7 @@ use crate::report::{LoadReports, Reports};
 use crate::server::{PeerIdentity, Turns};
 use crate::signals::linux::{self, CpuTime, MemoryUse, Reader};
 use crate::signals::{Sampler, Signal, StartError};
+use crate::workplace::{Remote, Workplace};
 use arc_swap::ArcSwap;
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,6 +131,7 @@ pub struct Builder {
     system: bool,
     signals: Vec<Box<dyn Signal>>,
     machine: Machine,
+    workplace: Option<Box<dyn Workplace>>,
     policy: Policy,
 }
 
@@ -160,6 +163,7 @@ impl Builder {
             system: true,
             signals: Vec::new(),
             machine: Machine::Fixed(MachineFactor::REFERENCE),
+            workplace: None,
             policy: Policy {
                 criticality: Criticality::Critical,
                 explain: Explain::default(),
@@ -303,6 +307,14 @@ impl Builder {
         self
     }
 
+    /// The work is done by another program, of which this can be seen; for proxies, which ask by
+    /// [`Task::admit`]. Signals of this process are left out.
+    pub fn workplace(mut self, workplace: impl Workplace + 'static) -> Self {
+        self.workplace = Some(Box::new(workplace));
+        self.system = false;
+        self
+    }
+
     /// The executor that connections and requests are counted by. If not said, one for the runtime
     /// in which the task is started.
     pub fn executor(mut self, executor: Executor) -> Self {
@@ -326,9 +338,21 @@ impl Builder {
     /// The task, at work.
     pub fn start(self) -> Result<Task, BuildError> {
         let (task, watch, parts) = self.assemble()?;
-        let Parts { cpus, shed, attempts, tick, signals } = parts;
+        let Parts { cpus, shed, attempts, tick, signals, mut workplace } = parts;
         let inner = &task.inner;
-        let mut sampler = Sampler::new(inner.clock.clone()).tick(tick).watch(watch);
+        let mut sampler = Sampler::new(inner.clock.clone()).tick(tick);
+        sampler = match &mut workplace {
+            Some(place) => {
+                sampler = sampler.signal(Said::new(inner));
+                // Who can be seen to be busy need not be felt for.
+                if place.cpu_time().is_some() {
+                    sampler
+                } else {
+                    sampler.signal(Latency::new(inner))
+                }
+            }
+            None => sampler.watch(watch),
+        };
         if let Some(cpus) = cpus {
             sampler = sampler.cpus(cpus);
         }
@@ -336,6 +360,7 @@ impl Builder {
             sampler = sampler.signal(signal);
         }
         let mut ticker = Ticker::new(inner, shed, attempts);
+        ticker.remote = workplace.map(|place| RemoteTicker::new(place, cpus, inner.clock.now()));
         let weak = Arc::downgrade(inner);
         let handle = sampler.start(move |tick| {
             if let Some(task) = weak.upgrade() {
@@ -391,12 +416,13 @@ impl Builder {
             enrolling: Mutex::new(()),
             busy: AtomicBool::new(false),
             turns: Turns::new(workers()),
+            remote: self.workplace.is_some().then(Remote::new),
             sampler: OnceLock::new(),
             clock: self.clock,
         };
         let signals = signals.into_iter().chain(self.signals).collect();
         let (cpus, shed, attempts, tick) = (self.cpus, self.shed, self.attempts, self.tick);
-        let parts = Parts { cpus, shed, attempts, tick, signals };
+        let parts = Parts { cpus, shed, attempts, tick, signals, workplace: self.workplace };
         Ok((Task { inner: Arc::new(inner) }, watch, parts))
     }
 }
@@ -412,6 +438,7 @@ struct Parts {
     attempts: AttemptsConfig,
     tick: Duration,
     signals: Vec<Box<dyn Signal>>,
+    workplace: Option<Box<dyn Workplace>>,
 }
 
 /// What the system knows, held against what is reserved.

@@ -10,11 +10,13 @@
 
 use super::Inner;
 use super::methods::{Finder, Method};
+use crate::workplace::cells;
 use core::time::Duration;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
 use tidegate_core::admission::{self, Decision, Permit, Request};
+use tidegate_core::attribution::ClassId;
 use tidegate_core::cost::{CostLane, MethodId};
 use tidegate_core::counters::Writer;
 #[cfg(feature = "tokio")]
@@ -31,6 +33,8 @@ pub(crate) struct Lane {
     counts: Writer,
     methods: Finder,
     rng: SeededRng,
+    /// Where the work is done elsewhere.
+    remote: Option<Writer>,
     /// For work that goes on after its request is done; most threads never need it.
     #[cfg(feature = "tokio")]
     late: Option<QuotaLane>,
@@ -45,6 +49,7 @@ impl Lane {
             methods: task.methods.finder(),
             // Draws have to differ between threads and tasks, or all would shed in step.
             rng: SeededRng::new(RandomState::new().build_hasher().finish()),
+            remote: task.remote.as_ref().map(|remote| remote.counting.writer()),
             #[cfg(feature = "tokio")]
             late: None,
         }
@@ -85,6 +90,27 @@ impl Lane {
         crate::metrics::count_latency(&mut self.counts, took);
         if let Some(criticality) = good {
             crate::metrics::count_good(&mut self.counts, criticality);
+        }
+    }
+
+    /// A request of `class` goes to where the work is done.
+    #[inline]
+    pub(crate) fn came(&mut self, class: ClassId) {
+        if let Some(counts) = &mut self.remote {
+            counts.add(cells::CAME + class.index(), 1);
+        }
+    }
+
+    /// It is done there, and has said what it cost, or not.
+    #[inline]
+    pub(crate) fn done(&mut self, class: ClassId, said: Option<Cost>) {
+        let Some(counts) = &mut self.remote else { return };
+        match said {
+            None => counts.add(cells::DONE + class.index(), 1),
+            Some(cost) => {
+                counts.add(cells::SAID + class.index(), 1);
+                counts.add(cells::SAID_COST, cost.as_nanos());
+            }
         }
     }
 

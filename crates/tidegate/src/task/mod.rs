@@ -27,11 +27,12 @@
 mod builder;
 mod lanes;
 mod methods;
+mod remote;
 mod tick;
 
 pub use builder::{BuildError, Builder, Explain, Machine};
 
-pub(crate) use methods::Methods;
+pub(crate) use methods::{Method, Methods};
 
 use crate::clock::Clock;
 use crate::events::{Event, Events};
@@ -40,6 +41,7 @@ use crate::metrics::{Counting, Observed, Snapshot};
 use crate::report::Reports;
 use crate::server::{self, PeerIdentity, Turns};
 use crate::signals::{Handle, Health};
+use crate::workplace::Remote;
 use arc_swap::ArcSwap;
 use builder::Policy;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +89,8 @@ pub(crate) struct Inner {
     /// Whether no CPU idled between the last two looks.
     busy: AtomicBool,
     pub(crate) turns: Turns,
+    /// Where the work is done elsewhere: what is counted of it.
+    pub(crate) remote: Option<Remote>,
     sampler: OnceLock<Handle>,
 }
 

@@ -8,6 +8,7 @@
 //! ```
 
 use super::Inner;
+use super::remote::RemoteTicker;
 use crate::signals::Tick;
 use core::time::Duration;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub(super) struct Ticker {
     eps: Rate,
     cpu: Average,
     slow: Slow,
+    /// Where the work is done elsewhere.
+    pub(super) remote: Option<RemoteTicker>,
 }
 
 /// What is looked at less often.
@@ -73,18 +76,27 @@ impl Ticker {
                 shares_due: now + SHARES_PERIOD,
                 sweep_due: now + SWEEP_PERIOD,
             },
+            remote: None,
         }
     }
 
     pub(super) fn tick(&mut self, task: &Arc<Inner>, tick: &Tick) {
-        self.count_cpus(task, tick.cpus);
         let totals = Totals::now();
         let before = core::mem::replace(&mut self.totals, totals);
-        let used = totals.attributed.saturating_sub(before.attributed);
-        let seen = tick.seen.used(task.factor.cost_of(used));
-        // As many as there are CPUs at every moment.
-        let busy = tick.seen.load_least.is_some_and(|least| least >= 1.0);
-        task.set_busy(busy);
+        let mut tick = *tick;
+        let seen = if let Some(remote) = &mut self.remote {
+            let seen = remote.look(task, tick.seen, tick.now);
+            tick.cpus = remote.cpus().unwrap_or(0.0);
+            seen
+        } else {
+            let used = totals.attributed.saturating_sub(before.attributed);
+            // As many as there are CPUs at every moment.
+            let busy = tick.seen.load_least.is_some_and(|least| least >= 1.0);
+            task.set_busy(busy);
+            tick.seen.used(task.factor.cost_of(used))
+        };
+        let tick = &tick;
+        self.count_cpus(task, tick.cpus);
         let plan = self.controller.tick(&task.gate, seen, tick.now);
         task.events.tick(&task.gate, &plan, tick.now);
         self.report(task, tick, &before);
@@ -116,9 +128,16 @@ impl Ticker {
         let failures = failed.wrapping_sub(core::mem::replace(&mut self.failed, failed));
         self.eps.add_since_last(failures as f64, now);
         let elapsed = now.since(core::mem::replace(&mut self.at, now)).as_secs_f64();
-        if let (Some(process), Some(earlier)) = (self.totals.process, before.process) {
-            let used = process.saturating_sub(earlier).as_secs_f64();
-            self.cpu.record(used / (elapsed * tick.cpus), now);
+        let used = match &self.remote {
+            Some(remote) => remote.used(),
+            None => {
+                self.totals.process.zip(before.process).map(|(now, then)| now.saturating_sub(then))
+            }
+        };
+        if let Some(used) = used
+            && tick.cpus > 0.0
+        {
+            self.cpu.record(used.as_secs_f64() / (elapsed * tick.cpus), now);
         }
         let report = OrcaLoadReport {
             cpu_utilization: self.cpu.get().unwrap_or(0.0),

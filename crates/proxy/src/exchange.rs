@@ -1,0 +1,214 @@
+//! One request that was let in: to the program, and its answer back.
+
+use crate::hop::{self, Unforwardable};
+use crate::pool::{Answer, Failure, Lease, Pool};
+use crate::refuse::Refusal;
+use bytes::Bytes;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use core::time::Duration;
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use std::sync::Arc;
+use tidegate::serve::RequestBody;
+use tidegate::server::Ticket;
+use tidegate_wire::protocol::Protocol;
+
+/// Hands `request` on and answers with what comes back.
+pub(crate) async fn forward(
+    pool: Arc<Pool<RequestBody>>,
+    answer_timeout: Option<Duration>,
+    mut request: Request<RequestBody>,
+    ticket: Ticket,
+) -> Response<ProxyBody> {
+    let protocol = ticket.protocol();
+    let http2 = pool.is_http2(protocol == Protocol::Grpc);
+    let upgrade = !http2 && hop::wants_upgrade(&request);
+    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
+    // What we keep of a request in its extensions is nothing for hyper to carry along.
+    request.extensions_mut().clear();
+    let refuse = |mut ticket: Ticket, refusal: Refusal| {
+        ticket.failed();
+        refusal.respond(protocol).map(ProxyBody::ours)
+    };
+    match hop::outgoing(&mut request, http2, upgrade) {
+        Ok(()) => {}
+        Err(Unforwardable::Connect) => return refuse(ticket, Refusal::NoTunnels),
+        Err(Unforwardable::Host) => return refuse(ticket, Refusal::BadRequest),
+    }
+    let patience = match (ticket.remaining(), answer_timeout) {
+        (Some(left), Some(limit)) => Some(left.min(limit)),
+        (left, limit) => left.or(limit),
+    };
+    let sent = pool.send(request, http2);
+    let sent = match patience {
+        Some(patience) => tokio::time::timeout(patience, sent).await,
+        None => Ok(sent.await),
+    };
+    match sent {
+        Ok(Ok(answer)) => answered(answer, ticket, client),
+        Ok(Err(Failure::Broken(_))) => refuse(ticket, Refusal::Broken),
+        Ok(Err(_)) => refuse(ticket, Refusal::Unreachable),
+        Err(_) => refuse(ticket, Refusal::TooLate),
+    }
+}
+
+/// The head of the answer has come.
+fn answered(
+    Answer { mut response, lease }: Answer<RequestBody>,
+    mut ticket: Ticket,
+    client: Option<OnUpgrade>,
+) -> Response<ProxyBody> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return switched(response, lease, ticket, client);
+    }
+    hop::strip(response.headers_mut());
+    *response.version_mut() = Version::HTTP_11;
+    let (mut head, incoming) = response.into_parts();
+    let over = incoming.is_end_stream();
+    ticket.answered(head.status, &mut head.headers, over);
+    let mut body = Forwarded { incoming, ticket: Some(ticket), lease };
+    if over {
+        body.end();
+        return Response::from_parts(head, ProxyBody::ours(Bytes::new()));
+    }
+    Response::from_parts(head, ProxyBody { kind: Kind::Theirs(body) })
+}
+
+/// The program changes the protocol: what follows is none of our business, and no request.
+fn switched(
+    mut response: Response<Incoming>,
+    lease: Option<Lease<RequestBody>>,
+    mut ticket: Ticket,
+    client: Option<OnUpgrade>,
+) -> Response<ProxyBody> {
+    let Some(client) = client else {
+        // Nobody has asked for that.
+        ticket.failed();
+        return Refusal::Broken.respond(ticket.protocol()).map(ProxyBody::ours);
+    };
+    let program = hyper::upgrade::on(&mut response);
+    let protocol = response.headers().get(UPGRADE).cloned();
+    hop::strip(response.headers_mut());
+    let (mut head, _) = response.into_parts();
+    head.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    if let Some(protocol) = protocol {
+        head.headers.insert(UPGRADE, protocol);
+    }
+    ticket.answered(head.status, &mut head.headers, true);
+    tokio::spawn(async move {
+        let _lease = lease;
+        // If one of them does not come, there is nobody to tell.
+        if let (Ok(client), Ok(program)) = tokio::join!(client, program) {
+            let (mut client, mut program) = (TokioIo::new(client), TokioIo::new(program));
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut program).await;
+        }
+    });
+    Response::from_parts(head, ProxyBody::ours(Bytes::new()))
+}
+
+/// The body of an answer: the program's, or a short one of ours.
+#[derive(Debug)]
+pub(crate) struct ProxyBody {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Ours(Option<Bytes>),
+    Theirs(Forwarded),
+}
+
+impl ProxyBody {
+    pub(crate) fn ours(bytes: Bytes) -> Self {
+        Self { kind: Kind::Ours(Some(bytes).filter(|bytes| !bytes.is_empty())) }
+    }
+}
+
+/// The request is in flight until this has ended.
+#[derive(Debug)]
+struct Forwarded {
+    incoming: Incoming,
+    ticket: Option<Ticket>,
+    lease: Option<Lease<RequestBody>>,
+}
+
+impl Forwarded {
+    /// All of it was read: the request is done, and its connection is free.
+    fn end(&mut self) {
+        self.ticket = None;
+        if let Some(lease) = self.lease.take() {
+            lease.give_back();
+        }
+    }
+
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut frame = ready!(Pin::new(&mut self.incoming).poll_frame(context));
+        match &mut frame {
+            Some(Ok(frame)) => {
+                if let (Some(trailers), Some(ticket)) = (frame.trailers_mut(), &mut self.ticket) {
+                    hop::strip(trailers);
+                    ticket.trailers(trailers);
+                }
+                if frame.is_trailers() || self.incoming.is_end_stream() {
+                    self.end();
+                }
+            }
+            None => self.end(),
+            Some(Err(_)) => {
+                if let Some(mut ticket) = self.ticket.take() {
+                    ticket.failed();
+                }
+                self.lease = None;
+            }
+        }
+        Poll::Ready(frame)
+    }
+}
+
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        // The caller has gone away in the middle of it.
+        if let Some(ticket) = &mut self.ticket {
+            ticket.abandoned();
+        }
+    }
+}
+
+impl Body for ProxyBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.kind {
+            Kind::Ours(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            Kind::Theirs(body) => body.poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Ours(bytes) => bytes.is_none(),
+            Kind::Theirs(body) => body.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Ours(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Kind::Theirs(body) => body.incoming.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The same protection for services in any language: a proxy beside them.
+//!
+//! It lets in what the program behind it can do, by criticality, deadline, quota and what can be
+//! seen of the program from outside, and refuses the rest at the cost of a web server's error page.
+//!
+//! ```text
+//! clients --> [ listener | gate | forward ] --> pool --> the program
+//!                            ^                              |
+//!                            |     CPU used, ORCA reports   |
+//!                            +------------------------------+
+//! ```
+//!
+//! One thread a core, each with a runtime, a listener and a pool of its own, so that a request never
+//! leaves its core ([`run`]). What the gate decides is `tidegate`'s; the protocols are hyper's; what
+//! is here is what stands between: which headers pass ([`hop`]), where a request goes ([`pool`]),
+//! what becomes of its answer, and what can be seen of a program ([`watch`]).
+
+mod exchange;
+pub mod hop;
+mod inbound;
+pub mod pool;
+mod refuse;
+mod run;
+pub mod watch;
+
+pub use pool::{Protocol, Upstream};
+pub use run::{Config, Proxy, ProxyError};
+pub use watch::Watch;

@@ -1,0 +1,426 @@
+//! Connections to the program.
+//!
+//! A connection of HTTP/1 carries one request at a time, so there are as many as requests at once,
+//! and those that are free wait here, the last one used on top: the others grow old and are closed.
+//! One of HTTP/2 carries many; there is one, and whoever comes while it is being made waits for it
+//! rather than make another.
+//!
+//! **A connection that was just closed.** The program may close an idle connection in the very
+//! moment in which a request is put on it. If nothing of the request was sent it goes on another
+//! connection; if something was, nobody can know what the program has done, and it fails.
+//!
+//! Each worker has a pool of its own: its connections live on its runtime.
+
+mod idle;
+
+use bytes::Bytes;
+use core::time::Duration;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use idle::Idle;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::{TcpStream, UnixStream};
+
+/// A request that finds so many connections closed under it fails; there may have been one for each
+/// request before a program was restarted, but no more than a few are tried.
+const TRIES: usize = 4;
+
+/// Which protocol the program speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// gRPC by HTTP/2, all else by HTTP/1: what most programs understand.
+    #[default]
+    Auto,
+    /// HTTP/1 only.
+    Http1,
+    /// HTTP/2 only, without asking first (prior knowledge).
+    Http2,
+}
+
+/// Where the program is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Upstream {
+    /// An address.
+    Address(SocketAddr),
+    /// A name and a port, looked up for each connection.
+    Name(String),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// What is no place of a program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no place: an address such as 127.0.0.1:8080, a name such as app:8080, or unix:/PATH"
+)]
+pub struct InvalidUpstream(String);
+
+impl FromStr for Upstream {
+    type Err = InvalidUpstream;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUpstream> {
+        let invalid = || InvalidUpstream(text.to_owned());
+        let place = text.strip_prefix("http://").unwrap_or(text);
+        let place = place.strip_suffix('/').unwrap_or(place);
+        if let Some(path) = place.strip_prefix("unix:") {
+            let path = PathBuf::from(path);
+            return if path.is_absolute() { Ok(Self::Unix(path)) } else { Err(invalid()) };
+        }
+        if let Ok(address) = place.parse() {
+            return Ok(Self::Address(address));
+        }
+        let (name, port) = place.rsplit_once(':').ok_or_else(invalid)?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+        let named = !name.is_empty() && name.chars().all(plain);
+        if named && port.parse::<u16>().is_ok_and(|port| port > 0) {
+            return Ok(Self::Name(place.to_owned()));
+        }
+        Err(invalid())
+    }
+}
+
+impl core::fmt::Display for Upstream {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name) => name.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What may be set of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolConfig {
+    /// Which protocol to speak.
+    pub protocol: Protocol,
+    /// How long a connection may take to be made. Beside the program that is no time at all; longer
+    /// only keeps callers from going elsewhere.
+    pub connect_timeout: Duration,
+    /// How long a connection may be idle. Shorter than what programs give theirs (5 s in node, 60 to
+    /// 75 in most), so that it is us who close it.
+    pub idle_max: Duration,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::Auto,
+            connect_timeout: Duration::from_secs(1),
+            idle_max: Duration::from_secs(4),
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Nobody answers there.
+    #[error("no connection: {0}")]
+    Connect(#[source] io::Error),
+    /// It takes too long to connect.
+    #[error("no connection in time")]
+    ConnectTimeout,
+    /// The connection ended before the answer came.
+    #[error("the connection ended without an answer: {0}")]
+    Broken(#[source] hyper::Error),
+}
+
+/// Connections to one program, of one worker.
+#[derive(Debug)]
+pub(crate) struct Pool<B> {
+    upstream: Upstream,
+    config: PoolConfig,
+    idle: Mutex<Idle<http1::SendRequest<B>>>,
+    shared: Mutex<Option<http2::SendRequest<B>>>,
+    /// Held by whoever makes the shared one.
+    making: tokio::sync::Mutex<()>,
+}
+
+/// An answer, and the connection that it comes on if nobody else may use that meanwhile.
+pub(crate) struct Answer<B> {
+    pub(crate) response: Response<Incoming>,
+    pub(crate) lease: Option<Lease<B>>,
+}
+
+/// A connection of HTTP/1 in use. It goes back when the answer has come to its end, and is closed
+/// if it does not.
+#[derive(Debug)]
+pub(crate) struct Lease<B> {
+    pool: Arc<Pool<B>>,
+    sender: http1::SendRequest<B>,
+}
+
+impl<B> Lease<B> {
+    /// The answer has been read to its end.
+    pub(crate) fn give_back(self) {
+        if !self.sender.is_closed() {
+            let idle_max = self.pool.config.idle_max;
+            self.pool.idle().put(self.sender, tokio::time::Instant::now(), idle_max);
+        }
+    }
+}
+
+impl<B> Pool<B> {
+    fn idle(&self) -> MutexGuard<'_, Idle<http1::SendRequest<B>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Option<http2::SendRequest<B>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a call of gRPC, or of anything else, goes by HTTP/2.
+    pub(crate) const fn is_http2(&self, grpc: bool) -> bool {
+        match self.config.protocol {
+            Protocol::Auto => grpc,
+            Protocol::Http1 => false,
+            Protocol::Http2 => true,
+        }
+    }
+}
+
+impl<B> Pool<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    pub(crate) fn new(upstream: Upstream, config: PoolConfig) -> Arc<Self> {
+        Arc::new(Self {
+            upstream,
+            config,
+            idle: Mutex::default(),
+            shared: Mutex::new(None),
+            making: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Sends `request`, and waits for the head of its answer.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        request: Request<B>,
+        http2: bool,
+    ) -> Result<Answer<B>, Failure> {
+        if http2 { self.send_http2(request).await } else { self.send_http1(request).await }
+    }
+
+    async fn send_http1(self: &Arc<Self>, mut request: Request<B>) -> Result<Answer<B>, Failure> {
+        for tried in 0.. {
+            let used = if tried < TRIES { self.take().await } else { None };
+            let is_new = used.is_none();
+            let mut sender = match used {
+                Some(sender) => sender,
+                None => self.connect_http1().await?,
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    let lease = Lease { pool: Arc::clone(self), sender };
+                    return Ok(Answer { response, lease: Some(lease) });
+                }
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(Failure::Broken(failed.into_error())),
+                },
+            }
+        }
+        unreachable!("a new connection is the last that is tried")
+    }
+
+    /// A connection that is free.
+    async fn take(&self) -> Option<http1::SendRequest<B>> {
+        loop {
+            let now = tokio::time::Instant::now();
+            let (mut sender, ready) = {
+                let mut idle = self.idle();
+                let ready = idle.take(now, self.config.idle_max, http1::SendRequest::is_ready);
+                match ready {
+                    Some(sender) => (sender, true),
+                    None => {
+                        (idle.take(now, self.config.idle_max, |sender| !sender.is_closed())?, false)
+                    }
+                }
+            };
+            // Its last answer has ended, and its task has not yet seen that.
+            if ready || sender.ready().await.is_ok() {
+                return Some(sender);
+            }
+        }
+    }
+
+    async fn connect_http1(&self) -> Result<http1::SendRequest<B>, Failure> {
+        let io = self.connect().await?;
+        let (sender, connection) = http1::handshake(io).await.map_err(Failure::Broken)?;
+        // It ends by itself when the sender is gone or the program hangs up.
+        tokio::spawn(connection.with_upgrades());
+        Ok(sender)
+    }
+
+    async fn send_http2(self: &Arc<Self>, mut request: Request<B>) -> Result<Answer<B>, Failure> {
+        for tried in 0.. {
+            let (mut sender, is_new) = self.connection_http2().await?;
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(Answer { response, lease: None }),
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if !is_new && tried < TRIES => {
+                        self.forget(&sender);
+                        request = unsent;
+                    }
+                    _ => return Err(Failure::Broken(failed.into_error())),
+                },
+            }
+        }
+        unreachable!("a new connection is the last that is tried")
+    }
+
+    /// The shared connection, and whether it was just made.
+    async fn connection_http2(&self) -> Result<(http2::SendRequest<B>, bool), Failure> {
+        let there = || self.shared().clone().filter(|sender| !sender.is_closed());
+        if let Some(sender) = there() {
+            return Ok((sender, false));
+        }
+        let _one = self.making.lock().await;
+        if let Some(sender) = there() {
+            return Ok((sender, false));
+        }
+        let io = self.connect().await?;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new());
+        let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
+        tokio::spawn(connection);
+        *self.shared() = Some(sender.clone());
+        Ok((sender, true))
+    }
+
+    /// A connection takes no more requests.
+    fn forget(&self, sender: &http2::SendRequest<B>) {
+        if sender.is_closed() {
+            *self.shared() = None;
+        }
+    }
+
+    async fn connect(&self) -> Result<TokioIo<Io>, Failure> {
+        let connecting = async {
+            Ok(match &self.upstream {
+                Upstream::Address(address) => {
+                    Io::Tcp { io: nodelay(TcpStream::connect(address).await?) }
+                }
+                Upstream::Name(name) => {
+                    Io::Tcp { io: nodelay(TcpStream::connect(name.as_str()).await?) }
+                }
+                Upstream::Unix(path) => Io::Unix { io: UnixStream::connect(path).await? },
+            })
+        };
+        let connected = tokio::time::timeout(self.config.connect_timeout, connecting).await;
+        let io = connected.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Connect)?;
+        Ok(TokioIo::new(io))
+    }
+}
+
+/// It fails on a connection that is dead already, and that will be found out soon enough.
+fn nodelay(io: TcpStream) -> TcpStream {
+    let _ = io.set_nodelay(true);
+    io
+}
+
+pin_project_lite::pin_project! {
+    /// A socket of either kind.
+    #[project = IoProjection]
+    #[derive(Debug)]
+    pub(crate) enum Io {
+        Tcp { #[pin] io: TcpStream },
+        Unix { #[pin] io: UnixStream },
+    }
+}
+
+macro_rules! either {
+    ($io:expr, $method:ident ( $($argument:expr),* )) => {
+        match $io.project() {
+            IoProjection::Tcp { io } => io.$method($($argument),*),
+            IoProjection::Unix { io } => io.$method($($argument),*),
+        }
+    };
+}
+
+mod io_impl {
+    use super::{Io, IoProjection};
+    use core::pin::Pin;
+    use core::task::{Context, Poll};
+    use std::io;
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+    impl AsyncRead for Io {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            either!(self, poll_read(context, buffer))
+        }
+    }
+
+    impl AsyncWrite for Io {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            either!(self, poll_write(context, bytes))
+        }
+
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[io::IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            either!(self, poll_write_vectored(context, bytes))
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            either!(self, poll_flush(context))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            either!(self, poll_shutdown(context))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let address = |text: &str| Upstream::Address(text.parse().unwrap());
+        for (text, place) in [
+            ("127.0.0.1:8080", address("127.0.0.1:8080")),
+            ("http://127.0.0.1:8080", address("127.0.0.1:8080")),
+            ("http://127.0.0.1:8080/", address("127.0.0.1:8080")),
+            ("[::1]:80", address("[::1]:80")),
+            ("app.ns:80", Upstream::Name("app.ns:80".to_owned())),
+            ("unix:/run/app.sock", Upstream::Unix("/run/app.sock".into())),
+        ] {
+            assert_eq!(text.parse(), Ok(place), "{text}");
+        }
+        for text in
+            ["", "app", "app:", "app:0", "app:x", ":80", "unix:app", "https://app:1", "a b:1"]
+        {
+            let error = text.parse::<Upstream>().unwrap_err().to_string();
+            assert!(error.contains("127.0.0.1:8080"), "{text}: {error}");
+        }
+    }
+}

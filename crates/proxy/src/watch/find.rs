@@ -1,0 +1,174 @@
+//! Who listens there.
+
+use crate::pool::Upstream;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+/// The state of a socket that listens, in `/proc/net/tcp`.
+const LISTENS: &str = "0A";
+
+/// What is nobody to watch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is nobody to watch: auto, nothing, pid:NUMBER or cgroup:/NAME")]
+pub struct InvalidWatch(pub(super) String);
+
+/// The processes that listen at `upstream` and all that they have started, as far as they can be
+/// seen.
+pub fn find(upstream: &Upstream) -> Vec<u32> {
+    let sockets = match upstream {
+        Upstream::Address(address) => tcp_sockets(*address),
+        Upstream::Unix(path) => unix_sockets(path),
+        // Where a name leads today somebody else may be tomorrow; but on this machine it is us.
+        Upstream::Name(name) => {
+            let addresses = std::net::ToSocketAddrs::to_socket_addrs(name.as_str());
+            addresses.into_iter().flatten().flat_map(tcp_sockets).collect()
+        }
+    };
+    if sockets.is_empty() { Vec::new() } else { with_children(&holders(&sockets)) }
+}
+
+fn tcp_sockets(address: SocketAddr) -> BTreeSet<u64> {
+    let mut sockets = BTreeSet::new();
+    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        sockets.extend(listening(&text, address));
+    }
+    sockets
+}
+
+/// The numbers of the sockets in `text` that listen at `address`.
+fn listening(text: &str, address: SocketAddr) -> Vec<u64> {
+    let socket = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (local, state) = (fields.get(1)?, fields.get(3)?);
+        let (ip, port) = parse_address(local)?;
+        let there = ip == address.ip() || ip.is_unspecified() || mapped(ip) == address.ip();
+        let fits = *state == LISTENS && port == address.port() && there;
+        fits.then(|| fields.get(9)?.parse().ok())?
+    };
+    text.lines().skip(1).filter_map(socket).collect()
+}
+
+fn mapped(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
+        ip @ IpAddr::V4(_) => ip,
+    }
+}
+
+/// `0100007F:1F90`: words of four bytes, in the order of this machine.
+fn parse_address(text: &str) -> Option<(IpAddr, u16)> {
+    let (ip, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = Vec::with_capacity(16);
+    for at in (0..ip.len()).step_by(8) {
+        let word = u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+        _ => return None,
+    };
+    Some((ip, port))
+}
+
+fn unix_sockets(path: &Path) -> BTreeSet<u64> {
+    let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let socket = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        (Path::new(fields.get(7)?) == path).then(|| fields.get(6)?.parse().ok())?
+    };
+    text.lines().skip(1).filter_map(socket).collect()
+}
+
+/// The processes that have one of the sockets open.
+fn holders(sockets: &BTreeSet<u64>) -> Vec<u32> {
+    let links: BTreeSet<String> = sockets.iter().map(|inode| format!("socket:[{inode}]")).collect();
+    let holds = |pid: &u32| {
+        let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        files.flatten().any(|file| {
+            let link = std::fs::read_link(file.path()).ok();
+            link.and_then(|link| link.to_str().map(|link| links.contains(link))).unwrap_or(false)
+        })
+    };
+    processes().into_iter().filter(holds).collect()
+}
+
+fn processes() -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// `roots` and all that they have started, and those that these have started.
+pub(super) fn with_children(roots: &[u32]) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut there = BTreeSet::new();
+    for pid in processes() {
+        there.insert(pid);
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found: BTreeSet<u32> = BTreeSet::new();
+    let mut open: Vec<u32> = roots.iter().copied().filter(|pid| there.contains(pid)).collect();
+    while let Some(pid) = open.pop() {
+        if found.insert(pid) {
+            open.extend(children.get(&pid).into_iter().flatten());
+        }
+    }
+    // Where a proxy was started by the program itself, it is not the program.
+    let own = std::process::id();
+    let alone = roots == [own];
+    found.into_iter().filter(|pid| *pid != own || alone || roots.contains(&own)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program is in parentheses, and may hold any of both.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0
+   1: 00000000:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100 0 0 10 0
+   2: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 4713 1 0 100 0 0 10 0
+   x: nonsense
+";
+    const TCP6: &str = "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000000000000000000000000000:1F92 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4714 1 0
+   1: 00000000000000000000000001000000:1F93 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4715 1 0
+";
+
+    #[test]
+    fn listeners_by_address() {
+        for (text, address, sockets) in [
+            (TCP, "127.0.0.1:8080", vec![4711]),
+            (TCP, "127.0.0.2:8080", vec![]),
+            (TCP, "127.0.0.1:8081", vec![4712]),
+            (TCP, "127.0.0.1:8082", vec![]),
+            (TCP6, "127.0.0.1:8082", vec![4714]),
+            (TCP6, "[::1]:8083", vec![4715]),
+            (TCP6, "127.0.0.1:8083", vec![]),
+            ("", "127.0.0.1:8083", vec![]),
+        ] {
+            assert_eq!(listening(text, address.parse().unwrap()), sockets, "{address}");
+        }
+    }
+
+    #[test]
+    fn children_are_part_of_it() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let found = with_children(&[std::process::id()]);
+        let there = found.contains(&child.id()) && found.contains(&std::process::id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(there, "{found:?}");
+        assert!(with_children(&[u32::MAX]).is_empty());
+    }
+}

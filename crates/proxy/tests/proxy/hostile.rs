@@ -1,0 +1,131 @@
+//! Clients that mean no good, and programs that break off.
+
+use crate::support::{ANY, Running, config, echo, exchange, program};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// Requests of which one end could see one and the other two. Each is refused, or reaches the
+/// program as exactly one.
+const SMUGGLED: &[&str] = &[
+    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nG",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n5c\r\nGPOST / HTTP/1.1\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhelloG",
+    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5, 6\r\n\r\nhelloG",
+    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: +5\r\n\r\nhello",
+    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0x5\r\n\r\nhello",
+    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length : 5\r\n\r\nhello",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding:\u{b}chunked\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: x\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5;a=b\nhello\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff1\r\nhello\r\n0\r\n\r\n",
+    "GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
+    "GET / HTTP/1.1\r\n host: x\r\n\r\n",
+    "GET / HTTP/1.1\r\nhost: x\r\nx-a: 1\r\n y: 2\r\n\r\n",
+    "GET / HTTP/1.1\r\nhost: x\r\nx\u{0}a: 1\r\n\r\n",
+    "GET / HTTP/1.1\nhost: x\ncontent-length: 0\n\n",
+    "GET / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "GET /\u{1} HTTP/1.1\r\nhost: x\r\n\r\n",
+    "GET / HTTP/3.7\r\nhost: x\r\n\r\n",
+    "CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
+];
+
+#[tokio::test]
+async fn nothing_is_smuggled() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&seen);
+    let address = program(move |request| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        echo(request)
+    })
+    .await;
+    let proxy = Running::start(config(address));
+    for smuggled in SMUGGLED {
+        let before = seen.load(Ordering::SeqCst);
+        // Whatever is left over is another request to us, and not to the program unseen by us.
+        let close = format!("{smuggled}ET /next HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let mut io = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+        io.write_all(close.as_bytes()).await.unwrap();
+        io.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ = io.read_to_end(&mut answer).await;
+        let answers = String::from_utf8_lossy(&answer).matches("HTTP/1.1 ").count();
+        let requests = seen.load(Ordering::SeqCst) - before;
+        assert!(requests <= answers, "{requests} requests, {answers} answers: {smuggled:?}");
+        let text = String::from_utf8_lossy(&answer);
+        assert!(!text.contains("GPOST") && !text.contains(" GET /next"), "{smuggled:?}: {text}");
+    }
+    // And the proxy is as well as before.
+    let well = exchange(proxy.address(), b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    assert!(well.await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn header_bombs_are_refused() {
+    let proxy = Running::start(config(program(echo).await));
+    let long = format!("GET / HTTP/1.1\r\nhost: x\r\nx-a: {}\r\n\r\n", "a".repeat(200_000));
+    let many = (0..500).map(|n| format!("x-{n}: 1\r\n")).collect::<String>();
+    let many = format!("GET / HTTP/1.1\r\nhost: x\r\n{many}\r\n");
+    for bomb in [long, many] {
+        let mut io = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+        // It may be refused before it is all there.
+        let _ = io.write_all(bomb.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ = io.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    }
+    let well = exchange(proxy.address(), b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    assert!(well.await.starts_with("HTTP/1.1 200"));
+}
+
+/// A program that announces more than it sends.
+#[tokio::test]
+async fn an_answer_that_is_cut_short_is_seen_to_be() {
+    let listener = TcpListener::bind(ANY).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut io, _)) = listener.accept().await {
+            let mut buffer = [0; 1024];
+            let _ = io.read(&mut buffer).await;
+            let _ = io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await;
+        }
+    });
+    let proxy = Running::start(config(address));
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    // We close, as the announced length can be kept no more.
+    let answer = exchange(proxy.address(), request).await;
+    assert!(answer.ends_with("half"), "{answer}");
+    let snapshot = proxy.get().task().snapshot();
+    assert_eq!(snapshot.good, [0; 4]);
+    assert_eq!((snapshot.failed, snapshot.requests.inflight()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_takes_its_request_with_it() {
+    let (asked, mut is_asked) = tokio::sync::mpsc::channel(1);
+    let (gone, mut is_gone) = tokio::sync::mpsc::channel(1);
+    let listener = TcpListener::bind(ANY).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut io, _) = listener.accept().await.unwrap();
+        let mut buffer = [0; 1024];
+        let _ = io.read(&mut buffer).await;
+        asked.send(()).await.unwrap();
+        // Nothing more comes: the proxy has hung up.
+        assert_eq!(io.read(&mut buffer).await.unwrap_or(0), 0);
+        gone.send(()).await.unwrap();
+    });
+    let proxy = Running::start(config(address));
+    let mut io = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+    io.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    is_asked.recv().await.unwrap();
+    drop(io);
+    is_gone.recv().await.unwrap();
+    assert_eq!(proxy.get().task().gate().counts().inflight(), 0);
+}

@@ -1,0 +1,72 @@
+//! Start and end.
+
+use crate::support::{ANY, Running, client, config, echo, program, text};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use std::sync::Arc;
+use tidegate::life::Phase;
+use tidegate_proxy::{Proxy, ProxyError};
+use tokio::sync::Semaphore;
+
+fn get() -> Request<Full<Bytes>> {
+    Request::builder().uri("/").header("host", "x").body(Full::default()).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_in_flight_at_the_end_is_finished() {
+    let (begun, release) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (started, held) = (Arc::clone(&begun), Arc::clone(&release));
+    let address = program(move |_| {
+        let (started, held) = (Arc::clone(&started), Arc::clone(&held));
+        async move {
+            started.add_permits(1);
+            held.acquire().await.unwrap().forget();
+            Response::new(Full::new(Bytes::from_static(b"done")))
+        }
+    })
+    .await;
+    let proxy = Running::start(config(address));
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let mut client = client(proxy.address()).await;
+        clients.push(tokio::spawn(
+            async move { text(client.send_request(get()).await.unwrap()).await },
+        ));
+    }
+    begun.acquire_many(10).await.unwrap().forget();
+    proxy.get().life().stop();
+    // The drain delay is over: nobody is taken any more.
+    proxy.get().life().hasten();
+    assert_eq!(proxy.get().life().phase(), Phase::Draining);
+    release.add_permits(10);
+    for client in clients {
+        assert_eq!(client.await.unwrap(), "done");
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_is_taken_is_said_to_be() {
+    let listener = std::net::TcpListener::bind(ANY).unwrap();
+    let mut config = config("127.0.0.1:1".parse().unwrap());
+    config.listen = listener.local_addr().unwrap();
+    match Proxy::start(config) {
+        Err(error @ ProxyError::Listen { .. }) => {
+            assert!(error.to_string().contains("cannot listen at 127.0.0.1:"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn its_page_tells_of_it() {
+    let mut config = config(program(echo).await);
+    config.service = "shop".to_owned();
+    config.admin = Some(ANY.parse().unwrap());
+    let proxy = Running::start(config);
+    let mut client_of_page = client(proxy.get().page().unwrap().address()).await;
+    let host = proxy.get().page().unwrap().address().to_string();
+    let request = Request::builder().uri("/metrics").header("host", host).body(Full::default());
+    let metrics = text(client_of_page.send_request(request.unwrap()).await.unwrap()).await;
+    assert!(metrics.contains("tidegate_requests_total"), "{metrics}");
+}

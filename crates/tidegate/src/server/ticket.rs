@@ -1,0 +1,258 @@
+//! A request that another program serves.
+//!
+//! A proxy asks the same gate, for the same reasons, as a service that protects itself; but the
+//! work is not done in its process. So there is nothing to meter: what the request has cost is what
+//! the program says with its answer (ORCA's `request_cost`), or what its class was found to cost
+//! ([`attribution`](tidegate_core::attribution)), or what was thought beforehand.
+//!
+//! [`Task::admit`] gives a [`Ticket`], which is in flight until it is dropped, however the request
+//! ends.
+
+use super::decide::{Admitted, Verdict, judge};
+use super::serving::is_known;
+use super::trace::Trace;
+use crate::metrics::cell;
+use crate::report::{COST_NAME, Wanted};
+use crate::task::Task;
+use bytes::Bytes;
+use core::time::Duration;
+use http::{HeaderMap, Request, Response, StatusCode};
+use tidegate_core::admission::Permit;
+use tidegate_core::attribution::ClassId;
+use tidegate_core::cost::MethodId;
+use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
+use tidegate_wire::headers::{ENDPOINT_LOAD_METRICS, ENDPOINT_LOAD_METRICS_BIN};
+use tidegate_wire::protocol::Protocol;
+use tidegate_wire::reject::DecisionId;
+use tidegate_wire::{answer, orca};
+
+/// The answer of [`Task::admit`].
+#[derive(Debug)]
+#[must_use]
+pub enum Admission {
+    /// Hand it on, and keep the ticket until its answer has ended.
+    Admitted(Ticket),
+    /// Answer this.
+    Rejected(Response<Bytes>),
+}
+
+/// A request that was let in and is not done.
+#[derive(Debug)]
+#[must_use = "the request counts as done when its ticket is dropped"]
+pub struct Ticket {
+    task: Task,
+    /// Gone once it was given back.
+    permit: Option<Permit>,
+    trace: Trace,
+    id: DecisionId,
+    protocol: Protocol,
+    began: Timestamp,
+    deadline: Option<Timestamp>,
+    attempt: u32,
+    method: MethodId,
+    class: Option<ClassId>,
+    good: bool,
+    wanted: Option<Wanted>,
+    unknown: Option<Box<str>>,
+    /// What the program says that it has cost.
+    said: Option<Cost>,
+}
+
+impl Task {
+    /// Decides about a request that another program will serve. Its method is `method`, or what
+    /// the request says; it counts as `default` if it does not say and its method has no default.
+    #[inline]
+    pub fn admit<B>(
+        &self,
+        request: &Request<B>,
+        method: Option<&str>,
+        default: Option<Criticality>,
+    ) -> Admission {
+        let verdict = judge(self, request, default, method, |admitted| {
+            let Admitted { permit, id, protocol, method, customer, name, .. } = admitted;
+            let class = self.inner.remote.as_ref().map(|remote| {
+                let class = remote.classes.class(customer, method.id);
+                self.inner.with_lane(|lane| lane.came(class));
+                class
+            });
+            Ticket {
+                trace: Trace::of(&permit, id),
+                task: self.clone(),
+                permit: Some(permit),
+                id,
+                protocol,
+                began: admitted.now,
+                deadline: admitted.deadline,
+                attempt: admitted.attempt,
+                method: method.id,
+                class,
+                good: false,
+                wanted: admitted.wanted,
+                unknown: method.is_new.then(|| name.into()),
+                said: None,
+            }
+        });
+        match verdict {
+            Verdict::Serve(ticket) => Admission::Admitted(ticket),
+            Verdict::Reject(response) => Admission::Rejected(response),
+        }
+    }
+}
+
+impl Ticket {
+    /// What it counts as.
+    pub fn criticality(&self) -> Criticality {
+        self.permit.as_ref().map_or(Criticality::Critical, Permit::criticality)
+    }
+
+    /// Whom it is charged to.
+    pub fn customer(&self) -> CustomerId {
+        self.permit.as_ref().map_or(CustomerId::DEFAULT, Permit::customer)
+    }
+
+    /// Whether a cheaper answer would help.
+    pub fn degrade(&self) -> bool {
+        self.permit.as_ref().is_some_and(Permit::degrade)
+    }
+
+    /// Which try it is, from 1.
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// When its caller stops waiting.
+    pub const fn deadline(&self) -> Option<Timestamp> {
+        self.deadline
+    }
+
+    /// How long its caller still waits, if it has said.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.since(self.task.clock().now()))
+    }
+
+    /// The number of the decision to let it in.
+    pub const fn decision(&self) -> DecisionId {
+        self.id
+    }
+
+    /// Whether it is a call of gRPC.
+    pub const fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The head of its answer has come; `last` if no body comes after it. Takes the program's own
+    /// load report out of it, and puts ours in where one is wanted.
+    #[inline]
+    pub fn answered(&mut self, status: StatusCode, headers: &mut HeaderMap, last: bool) {
+        self.read(headers);
+        let last = last || answer::is_final(status, headers, self.protocol);
+        if last {
+            self.ends(status, headers);
+        }
+        if self.protocol == Protocol::Http || last {
+            self.report(headers);
+        }
+    }
+
+    /// Its trailers have come.
+    pub fn trailers(&mut self, trailers: &mut HeaderMap) {
+        self.read(trailers);
+        if self.protocol == Protocol::Grpc {
+            self.ends(StatusCode::OK, trailers);
+            self.report(trailers);
+        }
+    }
+
+    /// It has failed: without an answer, or in the middle of it.
+    #[cold]
+    pub fn failed(&mut self) {
+        self.good = false;
+        self.task.inner.with_lane(|lane| lane.count(cell::FAILED));
+    }
+
+    /// Its caller has gone away before the end of the answer.
+    pub const fn abandoned(&mut self) {
+        self.good = false;
+    }
+
+    #[inline]
+    fn ends(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.good = !answer::is_failure(status, headers, self.protocol);
+        if !self.good {
+            self.failed();
+        }
+        if let Some(name) = self.unknown.take()
+            && is_known(status, headers)
+        {
+            self.task.inner.methods.enter(&name);
+        }
+    }
+
+    /// What the program says about itself.
+    #[inline]
+    fn read(&mut self, headers: &mut HeaderMap) {
+        let there = headers.contains_key(&ENDPOINT_LOAD_METRICS_BIN)
+            || headers.contains_key(&ENDPOINT_LOAD_METRICS);
+        if there {
+            self.read_report(headers);
+        }
+    }
+
+    #[cold]
+    fn read_report(&mut self, headers: &mut HeaderMap) {
+        let report = orca::read(headers);
+        orca::strip(headers);
+        let inner = &self.task.inner;
+        let report = match report {
+            Ok(Some(report)) => report,
+            Ok(None) => return,
+            Err(invalid) => {
+                let cells = crate::metrics::fault_cells(invalid.into());
+                inner.with_lane(|lane| cells.for_each(|cell| lane.count(cell)));
+                return;
+            }
+        };
+        if let Some(&seconds) = report.request_cost.get(COST_NAME)
+            && let Ok(local) = Duration::try_from_secs_f64(seconds)
+        {
+            self.said = Some(inner.factor.cost_of(local));
+        }
+        if let Some(remote) = &inner.remote {
+            remote.says(&report, inner.clock.now());
+        }
+    }
+
+    fn report(&mut self, headers: &mut HeaderMap) {
+        if let Some(wanted) = self.wanted.take() {
+            let cost = self.cost();
+            self.task.inner.reports.write(headers, wanted, cost);
+        }
+    }
+
+    /// What it costs, as far as is known.
+    fn cost(&self) -> Cost {
+        let found = || self.task.inner.remote.as_ref()?.classes.cost(self.class?);
+        let thought = || self.permit.as_ref().map_or(Cost::ZERO, Permit::charged);
+        self.said.or_else(found).unwrap_or_else(thought)
+    }
+}
+
+impl Drop for Ticket {
+    #[inline]
+    fn drop(&mut self) {
+        let cost = self.cost();
+        let Some(permit) = self.permit.take() else { return };
+        self.trace.done(cost);
+        let inner = &self.task.inner;
+        let now = inner.clock.now();
+        let in_time = self.deadline.is_none_or(|deadline| now <= deadline);
+        let good = (self.good && in_time).then_some(permit.criticality());
+        inner.with_lane(|lane| {
+            if let Some(class) = self.class {
+                lane.done(class, self.said);
+            }
+            lane.complete(permit, self.method, cost, now);
+            lane.ended(now.since(self.began), good);
+        });
+    }
+}

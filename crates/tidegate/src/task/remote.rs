@@ -1,0 +1,205 @@
+//! Ticks of a task whose work is done elsewhere.
+//!
+//! See [`workplace`](crate::workplace): what can be seen of the program becomes what the controller
+//! has to know, and what requests were found to cost.
+
+use super::Inner;
+use crate::metrics;
+use crate::signals::Signal;
+use crate::workplace::{Workplace, cells};
+use core::time::Duration;
+use std::sync::{Arc, Weak};
+use tidegate_core::admission::Seen;
+use tidegate_core::admission::outside::Outside;
+use tidegate_core::attribution::{Attribution, CLASSES};
+use tidegate_core::{Cost, Timestamp, Utilization};
+
+/// Quotas are changed by people and by autoscalers, both slower than this.
+const CPUS_PERIOD: Duration = Duration::from_secs(10);
+/// A word that is older than this is no word any more.
+const SAID_MAX: Duration = Duration::from_secs(3);
+/// How long answers take is looked at over this long: at a hundred requests a second that is ten.
+const LATENCY_PERIOD: Duration = Duration::from_millis(100);
+/// Fewer answers than this say little about how long others take.
+const ANSWERS_MIN: u64 = 5;
+/// Answers may take so many times what they take at best. Work counts as waiting from less than
+/// half of it on, so that what gets done then is known to be all that can be.
+const LATENCY_TARGET: f64 = 4.0;
+/// The best is forgotten in a few minutes, by so much in each period.
+const LATENCY_LEAK: f64 = 1.000_5;
+
+/// What a task with a workplace does every ten milliseconds.
+pub(super) struct RemoteTicker {
+    place: Box<dyn Workplace>,
+    outside: Outside,
+    attribution: Attribution,
+    cpus: Option<f64>,
+    fixed: bool,
+    cpus_due: Timestamp,
+    cpu_time: Option<Duration>,
+    /// Since the last look.
+    used: Option<Duration>,
+    at: Timestamp,
+    counts: Box<[u64; cells::COUNT]>,
+}
+
+impl core::fmt::Debug for RemoteTicker {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("RemoteTicker").field("cpus", &self.cpus).finish_non_exhaustive()
+    }
+}
+
+impl RemoteTicker {
+    /// `cpus` if somebody has said.
+    pub(super) fn new(place: Box<dyn Workplace>, cpus: Option<f64>, now: Timestamp) -> Self {
+        Self {
+            place,
+            outside: Outside::new(),
+            attribution: Attribution::new(now),
+            cpus,
+            fixed: cpus.is_some(),
+            cpus_due: now,
+            cpu_time: None,
+            used: None,
+            at: now,
+            counts: Box::new([0; cells::COUNT]),
+        }
+    }
+
+    /// How many CPUs the program may use, if that is known.
+    pub(super) const fn cpus(&self) -> Option<f64> {
+        self.cpus
+    }
+
+    /// CPU time that it has used between the last two looks.
+    pub(super) const fn used(&self) -> Option<Duration> {
+        self.used
+    }
+
+    /// What is seen of the program, beside what signals say.
+    pub(super) fn look(&mut self, task: &Inner, mut seen: Seen, now: Timestamp) -> Seen {
+        if now >= self.cpus_due && !self.fixed {
+            self.cpus_due = now + CPUS_PERIOD;
+            self.cpus = self.place.cpus().filter(|cpus| cpus.is_finite() && *cpus > 0.0);
+        }
+        let elapsed = now.since(core::mem::replace(&mut self.at, now));
+        let time = self.place.cpu_time();
+        let before = core::mem::replace(&mut self.cpu_time, time);
+        self.used = time.zip(before).and_then(|(now, before)| now.checked_sub(before));
+        let Some(used) = self.used else { return seen };
+        if let Some(cpus) = self.cpus {
+            let inside = task.gate.counts().inflight();
+            if let Some(load) = self.outside.observe(inside, used, cpus, elapsed, now) {
+                seen = seen.load(load.load).load_least(load.least);
+            }
+        }
+        let cost = task.factor.cost_of(used);
+        self.attribute(task, cost, now);
+        seen.used(cost)
+    }
+
+    fn attribute(&mut self, task: &Inner, used: Cost, now: Timestamp) {
+        let Some(remote) = &task.remote else { return };
+        let mut counts = [0; cells::COUNT];
+        remote.counting.read(&mut counts);
+        let before = core::mem::replace(&mut *self.counts, counts);
+        let since = |cell: usize| counts[cell].wrapping_sub(before[cell]);
+        // Those who say what they cost are not to be found out.
+        let came: [u64; CLASSES] = core::array::from_fn(|class| {
+            since(cells::CAME + class).saturating_sub(since(cells::SAID + class))
+        });
+        let done: [u64; CLASSES] = core::array::from_fn(|class| since(cells::DONE + class));
+        let said = Cost::from_nanos(since(cells::SAID_COST));
+        self.attribution.observe(&remote.classes, &came, &done, used - said, now);
+    }
+}
+
+/// The program's own word on how full it is: `application_utilization` of its ORCA reports.
+pub(super) struct Said(Weak<Inner>);
+
+impl Said {
+    pub(super) fn new(task: &Arc<Inner>) -> Self {
+        Self(Arc::downgrade(task))
+    }
+}
+
+impl Signal for Said {
+    fn name(&self) -> &'static str {
+        "application_utilization"
+    }
+
+    fn target(&self) -> f64 {
+        1.0
+    }
+
+    fn sample(&mut self, now: Timestamp) -> Option<Utilization> {
+        let task = self.0.upgrade()?;
+        let since = Timestamp::from_nanos(now.since(Timestamp::ZERO + SAID_MAX).as_nanos() as u64);
+        Utilization::new(task.remote.as_ref()?.said_since(since)?).ok()
+    }
+
+    fn period(&self) -> Duration {
+        LATENCY_PERIOD
+    }
+
+    fn trouble(&self) -> Option<String> {
+        Some("the program sends no load reports".to_owned())
+    }
+}
+
+/// How long answers take, over what they take at best.
+pub(super) struct Latency {
+    task: Weak<Inner>,
+    /// Answers so far, and how long they took together, in nanoseconds.
+    last: (u64, u64),
+    best: Option<f64>,
+}
+
+impl Latency {
+    pub(super) fn new(task: &Arc<Inner>) -> Self {
+        Self { task: Arc::downgrade(task), last: (0, 0), best: None }
+    }
+
+    /// `answers` took `nanos` together.
+    fn record(&mut self, answers: u64, nanos: u64) -> Option<f64> {
+        if answers < ANSWERS_MIN {
+            return None;
+        }
+        let mean = nanos as f64 / answers as f64;
+        let best = self.best.map_or(mean, |best| (best * LATENCY_LEAK).min(mean));
+        self.best = Some(best);
+        Some(mean / best.max(1.0))
+    }
+}
+
+impl Signal for Latency {
+    fn name(&self) -> &'static str {
+        "latency"
+    }
+
+    fn target(&self) -> f64 {
+        LATENCY_TARGET
+    }
+
+    fn sample(&mut self, _: Timestamp) -> Option<Utilization> {
+        let now = metrics::answers(&*self.task.upgrade()?);
+        let since = (now.0.wrapping_sub(self.last.0), now.1.wrapping_sub(self.last.1));
+        if since.0 >= ANSWERS_MIN {
+            self.last = now;
+        }
+        Utilization::new(self.record(since.0, since.1)?).ok()
+    }
+
+    // Once it is known what can be done, what is in flight says the same, and sooner.
+    fn is_of_cpu(&self) -> bool {
+        true
+    }
+
+    fn period(&self) -> Duration {
+        LATENCY_PERIOD
+    }
+
+    fn trouble(&self) -> Option<String> {
+        Some("there were too few answers".to_owned())
+    }
+}
