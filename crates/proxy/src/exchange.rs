@@ -1,4 +1,11 @@
 //! One request that was let in: to the program, and its answer back.
+//!
+//! **Nobody waits any more.** A caller may leave, or its deadline may pass, while the program is at
+//! work. Over HTTP/2 the stream is reset, and most programs then stop. Over HTTP/1 all that can be
+//! done is to close the connection, and most programs do not look: they go on to the end, and what
+//! would be closed is only our knowledge of it. A proxy that took such requests for done would let
+//! in as many more, each second anew, and bury the program in work for nobody. So the exchange goes
+//! on without its caller until the program has answered, and counts as in flight until then.
 
 use crate::hop::{self, Unforwardable};
 use crate::pool::{Answer, Failure, Lease, Pool};
@@ -40,13 +47,9 @@ pub(crate) async fn forward(
         Err(Unforwardable::Connect) => return refuse(ticket, Refusal::NoTunnels),
         Err(Unforwardable::Host) => return refuse(ticket, Refusal::BadRequest),
     }
-    let patience = match (ticket.remaining(), answer_timeout) {
-        (Some(left), Some(limit)) => Some(left.min(limit)),
-        (left, limit) => left.or(limit),
-    };
     let sent = pool.send(request, http2);
-    let sent = match patience {
-        Some(patience) => tokio::time::timeout(patience, sent).await,
+    let sent = match answer_timeout {
+        Some(limit) => tokio::time::timeout(limit, sent).await,
         None => Ok(sent.await),
     };
     match sent {

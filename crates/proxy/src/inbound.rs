@@ -2,9 +2,10 @@
 
 use crate::exchange::{ProxyBody, forward};
 use crate::pool::Pool;
+use crate::refuse::Refusal;
 use core::convert::Infallible;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use http::{Request, Response};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tidegate::Task;
 use tidegate::serve::RequestBody;
 use tidegate::server::Admission;
 use tidegate_wire::protocol::Protocol;
+use tokio::time::Sleep;
 use tower_service::Service;
 
 /// Decides about each request of a connection, and hands it on.
@@ -47,9 +49,18 @@ impl Service<Request<RequestBody>> for Inbound {
                 Exchange::Answered(Some(response.map(ProxyBody::ours)))
             }
             Admission::Admitted(ticket) => {
+                let protocol = ticket.protocol();
+                let left = ticket.remaining();
+                // Over HTTP/2 the program hears of it.
+                let goes_on = !self.pool.is_http2(protocol == Protocol::Grpc);
                 let pool = Arc::clone(&self.pool);
                 let forwarded = forward(pool, self.answer_timeout, request, ticket);
-                Exchange::Forwarded(Box::pin(forwarded))
+                Exchange::Forwarded(Forwarding {
+                    future: Some(Box::pin(forwarded)),
+                    deadline: left.map(|left| Box::pin(tokio::time::sleep(left))),
+                    protocol,
+                    goes_on,
+                })
             }
         }
     }
@@ -59,7 +70,53 @@ impl Service<Request<RequestBody>> for Inbound {
 #[expect(clippy::large_enum_variant, reason = "to box an answer is what a refusal is to spare")]
 pub(crate) enum Exchange {
     Answered(Option<Response<ProxyBody>>),
-    Forwarded(Pin<Box<dyn Future<Output = Response<ProxyBody>> + Send>>),
+    Forwarded(Forwarding),
+}
+
+type Answering = Pin<Box<dyn Future<Output = Response<ProxyBody>> + Send>>;
+
+/// A request on its way, until its answer comes or nobody waits for it any more.
+pub(crate) struct Forwarding {
+    /// Gone once it has answered, or goes on by itself.
+    future: Option<Answering>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    protocol: Protocol,
+    /// Whether it goes on when nobody waits.
+    goes_on: bool,
+}
+
+impl Forwarding {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response<ProxyBody>> {
+        let Some(future) = &mut self.future else { panic!("polled after it was ready") };
+        if let Poll::Ready(response) = future.as_mut().poll(context) {
+            self.future = None;
+            return Poll::Ready(response);
+        }
+        let Some(deadline) = &mut self.deadline else { return Poll::Pending };
+        ready!(deadline.as_mut().poll(context));
+        self.leave();
+        Poll::Ready(Refusal::TooLate.respond(self.protocol).map(ProxyBody::ours))
+    }
+
+    /// Nobody waits any more.
+    fn leave(&mut self) {
+        let Some(future) = self.future.take_if(|_| self.goes_on) else {
+            self.future = None;
+            return;
+        };
+        // At the end of a runtime it is too late for everything.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { drop(future.await) });
+        }
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        if self.future.is_some() {
+            self.leave();
+        }
+    }
 }
 
 impl Future for Exchange {
@@ -67,7 +124,7 @@ impl Future for Exchange {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Forwarded(forwarded) => forwarded.as_mut().poll(context).map(Ok),
+            Self::Forwarded(forwarding) => forwarding.poll(context).map(Ok),
             Self::Answered(response) => match response.take() {
                 Some(response) => Poll::Ready(Ok(response)),
                 None => panic!("polled after it was ready"),

@@ -15,6 +15,7 @@
 //! is here is what stands between: which headers pass ([`hop`]), where a request goes ([`pool`]),
 //! what becomes of its answer, and what can be seen of a program ([`watch`]).
 
+pub mod config;
 mod exchange;
 pub mod hop;
 mod inbound;
@@ -23,6 +24,7 @@ mod refuse;
 mod run;
 pub mod watch;
 
+pub use config::{Config, ConfigError};
 pub use pool::{Protocol, Upstream};
-pub use run::{Config, Proxy, ProxyError};
+pub use run::{Proxy, ProxyError};
 pub use watch::Watch;

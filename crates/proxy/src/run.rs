@@ -9,104 +9,28 @@
 //! All is bound before anything is served: a port that is taken is an error at the start. A worker
 //! that cannot go on takes the others with it, as half a proxy would only look like one.
 
+use crate::config::Config;
 use crate::inbound::Inbound;
 use crate::pool::{Pool, PoolConfig, Upstream};
-use crate::watch::Watch;
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tidegate::Task;
 use tidegate::admin::{Admin, Page};
 use tidegate::clock::Clock;
 use tidegate::executor::Executor;
-use tidegate::life::{Life, LifeConfig, Phase};
+use tidegate::life::{Life, Phase};
 use tidegate::serve::{self, Limits, ServeError};
 use tidegate::signals::linux;
 use tidegate::task::BuildError;
-use tidegate::{Criticality, Task};
-use tidegate_core::connection::gate::{ConnectionGate, ConnectionLimits};
-use tidegate_core::fleet;
+use tidegate_core::connection::gate::ConnectionGate;
 use tidegate_core::units::InvalidNumber;
-use tidegate_wire::customer::Identities;
 
 /// Connections that wait to be taken, at each worker.
 const BACKLOG: u32 = 1024;
-
-/// How a proxy is run.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Config {
-    /// What the service behind it is called.
-    pub service: String,
-    /// Where to listen.
-    pub listen: SocketAddr,
-    /// Where the program is.
-    pub upstream: Upstream,
-    /// Connections to it.
-    pub pool: PoolConfig,
-    /// Threads that serve; as many as there are CPUs if not said.
-    pub workers: Option<NonZeroUsize>,
-    /// Whether refusals are only counted.
-    pub dark: bool,
-    /// What to look at of the program.
-    pub watch: Watch,
-    /// How many CPUs the program may use, where it cannot be seen or is seen wrongly.
-    pub cpus: Option<f64>,
-    /// Limits of each connection to us.
-    pub limits: Limits,
-    /// How many connections there may be to us, and how fast they may come.
-    pub connections: ConnectionLimits,
-    /// How long the head of an answer may take, if the request does not say; nothing for as long as
-    /// it likes.
-    pub answer_timeout: Option<Duration>,
-    /// How it ends.
-    pub life: LifeConfig,
-    /// Who is who, and may claim what.
-    pub identities: Identities,
-    /// Customers, and what they may use.
-    pub customers: Vec<(String, fleet::Limits)>,
-    /// What everyone else may use together.
-    pub everyone_else: fleet::Limits,
-    /// What requests count as that do not say.
-    pub criticality: Criticality,
-    /// Where the page for operators is, if anywhere.
-    pub admin: Option<SocketAddr>,
-}
-
-impl Config {
-    /// A proxy at `listen` for the program at `upstream`: dark, as nobody should be refused before
-    /// somebody has seen who would be.
-    pub fn new(listen: SocketAddr, upstream: Upstream) -> Self {
-        Self {
-            service: upstream.to_string(),
-            listen,
-            upstream,
-            pool: PoolConfig::default(),
-            workers: None,
-            dark: true,
-            watch: Watch::Auto,
-            cpus: None,
-            limits: Limits::default(),
-            connections: connections(),
-            answer_timeout: Some(Duration::from_secs(60)),
-            life: LifeConfig::default(),
-            identities: Identities::default(),
-            customers: Vec::new(),
-            everyone_else: fleet::Limits::UNLIMITED,
-            criticality: Criticality::Critical,
-            admin: None,
-        }
-    }
-}
-
-/// Without TLS a connection costs some 50 µs to take: at this rate a fifth of a core.
-fn connections() -> ConnectionLimits {
-    let mut limits = ConnectionLimits::default();
-    (limits.accepts_per_second, limits.burst) = (4_000, 4_000);
-    limits
-}
 
 /// Why a proxy cannot be.
 #[derive(Debug, thiserror::Error)]

@@ -53,17 +53,13 @@ fn nobody_has_the_headers_taken_out_that_say_what_a_request_is() {
     assert_eq!(names_of(request.headers()), ["content-length", "host", "via"]);
 }
 
+/// From, target, host, to HTTP/2; then the target, the host, or why not.
+type Case<'a> =
+    (Version, &'a str, Option<&'a str>, bool, Result<(&'a str, Option<&'a str>), Unforwardable>);
+
 #[test]
 fn addresses() {
     let (h1, h2) = (Version::HTTP_11, Version::HTTP_2);
-    // From, target, host, to HTTP/2; then the target, the host, or why not.
-    type Case<'a> = (
-        Version,
-        &'a str,
-        Option<&'a str>,
-        bool,
-        Result<(&'a str, Option<&'a str>), Unforwardable>,
-    );
     let cases: [Case<'_>; 9] = [
         (h1, "/a?b", Some("x:1"), false, Ok(("/a?b", Some("x:1")))),
         (h1, "http://y:2/a?b", Some("x:1"), false, Ok(("/a?b", Some("y:2")))),

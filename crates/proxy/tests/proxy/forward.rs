@@ -179,7 +179,8 @@ async fn a_program_that_hangs_up_is_a_502_and_one_that_is_late_a_504() {
     let response = client.send_request(late).await.unwrap();
     assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
     assert_eq!(response.headers()["x-tidegate-reason"], "upstream_timeout");
-    assert_eq!(proxy.get().task().gate().counts().inflight(), 0);
+    // For all we know it is still at work.
+    assert_eq!(proxy.get().task().gate().counts().inflight(), 1);
 }
 
 #[tokio::test]

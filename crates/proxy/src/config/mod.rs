@@ -1,0 +1,357 @@
+//! How a proxy is run, as people write it.
+//!
+//! A file says only what differs from the defaults. It is refused as a whole if anything in it is
+//! wrong, with the line, what was found and what would be right: a proxy that guesses what was
+//! meant protects something else.
+//!
+//! ```yaml
+//! upstream: 127.0.0.1:8080
+//! mode: enforce
+//! customers:
+//!   shop: 2.5
+//!   reports: { total: 4, SHEDDABLE: 1 }
+//! ```
+//!
+//! docs/proxy.md has every key with its unit, default and effect.
+
+mod text;
+
+pub use text::{Span, Switch};
+
+use crate::pool::{PoolConfig, Protocol, Upstream};
+use crate::watch::Watch;
+use core::fmt;
+use core::num::NonZeroUsize;
+use core::time::Duration;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use text::{Cpus, Level, Place, parsed};
+use tidegate::Criticality;
+use tidegate::life::LifeConfig;
+use tidegate::serve::Limits;
+use tidegate_core::connection::gate::ConnectionLimits;
+use tidegate_core::{CostRate, fleet};
+use tidegate_wire::customer::Identities;
+
+/// Where to listen if nobody says.
+pub const LISTEN: &str = "127.0.0.1:8000";
+
+/// How a proxy is run.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// What the service behind it is called.
+    pub service: String,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Where the program is.
+    pub upstream: Upstream,
+    /// Connections to it.
+    pub pool: PoolConfig,
+    /// Threads that serve; as many as there are CPUs if not said.
+    pub workers: Option<NonZeroUsize>,
+    /// Whether refusals are only counted.
+    pub dark: bool,
+    /// What to look at of the program.
+    pub watch: Watch,
+    /// How many CPUs the program may use, where it cannot be seen or is seen wrongly.
+    pub cpus: Option<f64>,
+    /// Limits of each connection to us.
+    pub limits: Limits,
+    /// How many connections there may be to us, and how fast they may come.
+    pub connections: ConnectionLimits,
+    /// How long the head of an answer may take, if the request does not say; nothing for as long as
+    /// it likes.
+    pub answer_timeout: Option<Duration>,
+    /// How it ends.
+    pub life: LifeConfig,
+    /// Who is who, and may claim what.
+    pub identities: Identities,
+    /// Customers, and what they may use.
+    pub customers: Vec<(String, fleet::Limits)>,
+    /// What everyone else may use together.
+    pub everyone_else: fleet::Limits,
+    /// What requests count as that do not say.
+    pub criticality: Criticality,
+    /// Where the page for operators is, if anywhere.
+    pub admin: Option<SocketAddr>,
+}
+
+impl Config {
+    /// A proxy at `listen` for the program at `upstream`: dark, as nobody should be refused before
+    /// somebody has seen who would be.
+    pub fn new(listen: SocketAddr, upstream: Upstream) -> Self {
+        let mut connections = ConnectionLimits::default();
+        // Without TLS a connection costs some 50 µs to take: at this rate a fifth of a core.
+        (connections.accepts_per_second, connections.burst) = (4_000, 4_000);
+        Self {
+            service: upstream.to_string(),
+            listen,
+            upstream,
+            pool: PoolConfig::default(),
+            workers: None,
+            dark: true,
+            watch: Watch::Auto,
+            cpus: None,
+            limits: Limits::default(),
+            connections,
+            answer_timeout: Some(Duration::from_secs(60)),
+            life: LifeConfig::default(),
+            identities: Identities::default(),
+            customers: Vec::new(),
+            everyone_else: fleet::Limits::UNLIMITED,
+            criticality: Criticality::Critical,
+            admin: None,
+        }
+    }
+
+    /// Reads what stands in `file`.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
+        let options = serde_saphyr::options! {
+            // `on` and `off` are words of ours.
+            strict_booleans: true,
+            with_snippet: false,
+        };
+        let raw: Raw = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            let error = error.without_snippet();
+            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+            let (what, right) = text::explained(&error.to_string());
+            ConfigError {
+                file: file.to_owned(),
+                at: Some((line.max(1), column.max(1))),
+                what,
+                right,
+            }
+        })?;
+        raw.resolve().map_err(|(what, right)| ConfigError {
+            file: file.to_owned(),
+            at: None,
+            what,
+            right,
+        })
+    }
+}
+
+/// A file that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub struct ConfigError {
+    /// Which.
+    pub file: String,
+    /// Line and column, where it is in one place.
+    pub at: Option<(u64, u64)>,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub right: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file)?;
+        if let Some((line, column)) = self.at {
+            write!(f, "{line}:{column}:")?;
+        }
+        write!(f, " {}\n  right: {}", self.what, self.right)
+    }
+}
+
+/// A file as it stands.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    upstream: Place<Upstream>,
+    listen: Option<SocketAddr>,
+    service: Option<String>,
+    #[serde(default)]
+    protocol: Speaks,
+    #[serde(default)]
+    mode: Mode,
+    watch: Option<Place<Watch>>,
+    cpus: Option<Cpus>,
+    workers: Option<NonZeroUsize>,
+    admin: Option<Place<text::Admin>>,
+    default_criticality: Option<Level>,
+    ceiling: Option<Level>,
+    #[serde(default)]
+    timeouts: Timeouts,
+    #[serde(default)]
+    connections: Connections,
+    #[serde(default)]
+    drain: Drain,
+    #[serde(default)]
+    customers: BTreeMap<String, Quota>,
+    everyone_else: Option<Quota>,
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Speaks {
+    #[default]
+    Auto,
+    H1,
+    H2,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    #[default]
+    Dark,
+    Enforce,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Timeouts {
+    connect: Option<Span>,
+    answer: Option<Span>,
+    idle: Option<Span>,
+    header: Option<Span>,
+    stall: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Connections {
+    open_max: Option<u64>,
+    accepts_per_second: Option<u32>,
+    burst: Option<u32>,
+    streams_max: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drain {
+    delay: Option<Span>,
+    limit: Option<Span>,
+}
+
+/// What a customer may use: CPUs in all, or by criticality.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Quota {
+    Total(Cpus),
+    ByCriticality(BTreeMap<String, Cpus>),
+}
+
+type Wrong = (String, String);
+
+impl Raw {
+    fn resolve(self) -> Result<Config, Wrong> {
+        let listen = match self.listen {
+            Some(listen) => listen,
+            None => LISTEN.parse().map_err(|_| (String::new(), String::new()))?,
+        };
+        let mut config = Config::new(listen, self.upstream.0);
+        if let Some(service) = self.service {
+            config.service = service;
+        }
+        config.pool.protocol = match self.protocol {
+            Speaks::Auto => Protocol::Auto,
+            Speaks::H1 => Protocol::Http1,
+            Speaks::H2 => Protocol::Http2,
+        };
+        config.dark = self.mode == Mode::Dark;
+        config.watch = self.watch.map(|watch| watch.0).unwrap_or_default();
+        config.cpus = self.cpus.map(|cpus| cpus.0);
+        config.workers = self.workers;
+        config.admin = self.admin.and_then(|admin| admin.0.0);
+        if let Some(level) = self.default_criticality {
+            config.criticality = level.0;
+        }
+        if let Some(level) = self.ceiling {
+            config.identities = Identities::default().unidentified(level.0);
+        }
+        self.timeouts.apply(&mut config)?;
+        self.connections.apply(&mut config);
+        if let Some(delay) = self.drain.delay {
+            config.life.drain_delay = delay.0;
+        }
+        if let Some(limit) = self.drain.limit {
+            config.life.drain_max = limit.0;
+        }
+        for (name, quota) in self.customers {
+            let limits = quota.limits(&format!("customers.{name}"))?;
+            config.customers.push((name, limits));
+        }
+        if let Some(quota) = self.everyone_else {
+            config.everyone_else = quota.limits("everyone_else")?;
+        }
+        config.limits.check().map_err(|wrong| (wrong.to_string(), wrong.right.to_owned()))?;
+        Ok(config)
+    }
+}
+
+impl Timeouts {
+    fn apply(self, config: &mut Config) -> Result<(), Wrong> {
+        if let Some(connect) = self.connect {
+            if connect.0.is_zero() {
+                let what = "timeouts.connect is no time at all".to_owned();
+                return Err((what, "more than zero, such as 1s".to_owned()));
+            }
+            config.pool.connect_timeout = connect.0;
+        }
+        if let Some(answer) = self.answer {
+            config.answer_timeout = Some(answer.0).filter(|limit| !limit.is_zero());
+        }
+        if let Some(idle) = self.idle {
+            config.pool.idle_max = idle.0;
+        }
+        if let Some(header) = self.header {
+            config.limits.header_timeout = header.0;
+        }
+        if let Some(stall) = self.stall {
+            config.limits.stall_max = Some(stall.0).filter(|limit| !limit.is_zero());
+        }
+        Ok(())
+    }
+}
+
+impl Connections {
+    fn apply(self, config: &mut Config) {
+        let limits = &mut config.connections;
+        limits.open_max = self.open_max.unwrap_or(limits.open_max);
+        limits.accepts_per_second = self.accepts_per_second.unwrap_or(limits.accepts_per_second);
+        limits.burst = self.burst.unwrap_or(limits.burst);
+        config.limits.h2_streams_max = self.streams_max.unwrap_or(config.limits.h2_streams_max);
+    }
+}
+
+impl Quota {
+    fn limits(self, key: &str) -> Result<fleet::Limits, Wrong> {
+        let rate = |cpus: Cpus| CostRate::from_cpus(cpus.0).unwrap_or(CostRate::MAX);
+        let levels = match self {
+            Self::Total(cpus) => return Ok(fleet::Limits::total(rate(cpus))),
+            Self::ByCriticality(levels) => levels,
+        };
+        let mut entries = [None; Criticality::COUNT];
+        for (name, cpus) in levels {
+            let level = match name.as_str() {
+                "total" => Criticality::CriticalPlus,
+                name => name.parse().map_err(|_| {
+                    let right = "total, CRITICAL_PLUS, CRITICAL, SHEDDABLE_PLUS or SHEDDABLE";
+                    (format!("`{name}` in {key} is no criticality"), right.to_owned())
+                })?,
+            };
+            entries[level.index()] = Some(rate(cpus));
+        }
+        fleet::Limits::from_entries(entries).map_err(|wrong| {
+            (format!("{key}: {wrong}"), "no more for a lower criticality than for a higher".into())
+        })
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Place<T>
+where
+    T: core::str::FromStr,
+    T::Err: fmt::Display,
+{
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests;
