@@ -98,6 +98,56 @@ const PANELS: &[Panel] = &[
             ("sum(rate(tidegate_attempts_total{$s}[$r])) / \
               sum(rate(tidegate_attempts_total{$s,attempt=\"1\"}[$r]))", "amplification"),
         ] },
+    Panel { title: "Client throttle", unit: "percentunit",
+        about: "How likely a request to another service is to be held back; the worst of all \
+                tasks.",
+        queries: &[
+            ("max by (service, criticality) (tidegate_client_throttle_ratio{$s})",
+             "{{service}}, {{criticality}}"),
+        ] },
+    Panel { title: "Attempts at other services", unit: "reqps",
+        about: "By what became of them. Those that were throttled were never sent.",
+        queries: &[
+            ("sum by (service, fate) (rate(tidegate_client_attempts_total{$s}[$r]))",
+             "{{service}}, {{fate}}"),
+        ] },
+    Panel { title: "Retries at other services", unit: "none",
+        about: "Attempts for each request, and requests a second that were given up, by reason.",
+        queries: &[
+            ("1 + sum by (service) (rate(tidegate_client_retries_total{$s}[$r])) / \
+              sum by (service) (rate(tidegate_client_requests_total{$s}[$r]))",
+             "{{service}}, amplification"),
+            ("sum by (service, reason) (rate(tidegate_client_given_up_requests_total{$s}[$r]))",
+             "{{service}}, {{reason}}"),
+        ] },
+    Panel { title: "Retry budget left", unit: "none",
+        about: "Retries that the client with the fewest has left.",
+        queries: &[("min by (service) (tidegate_client_budget_retries{$s})", "{{service}}")] },
+    Panel { title: "Backends: state", unit: "none",
+        about: "Endpoints that a task knows, by state: the mean of all tasks.",
+        queries: &[
+            ("avg by (service, state) (tidegate_backends{$s})", "{{service}}, {{state}}"),
+            ("count by (service) (min by (service, backend) (tidegate_backend_serving{$s}) == 0)",
+             "{{service}}, lame for some task"),
+        ] },
+    Panel { title: "Backends: weight", unit: "percentunit",
+        about: "The share of the picks that each has, the mean of all tasks. 32 a balancer have \
+                a line, the rest is other.",
+        queries: &[
+            ("avg by (service, backend) (tidegate_backend_weight_ratio{$s})",
+             "{{service}}, {{backend}}"),
+        ] },
+    Panel { title: "Backends: load", unit: "percentunit", about: "How full each says that it is.",
+        queries: &[
+            ("max by (service, backend) (tidegate_backend_utilization_ratio{$s})",
+             "{{service}}, {{backend}}"),
+        ] },
+    Panel { title: "Backends: active requests", unit: "none",
+        about: "Attempts that have begun and not ended, of all tasks.",
+        queries: &[
+            ("sum by (service, backend) (tidegate_backend_active_requests{$s})",
+             "{{service}}, {{backend}}"),
+        ] },
     Panel { title: "Cost of a request", unit: "s", about: "CPU time, of the reference machine.",
         queries: &[
             ("sum(rate(tidegate_request_cost_seconds_sum{$s}[$r])) / \
@@ -264,7 +314,7 @@ mod tests {
             }
         }
         // The essential ones are on it.
-        assert!(asked.len() >= 18, "{asked:?}");
+        assert!(asked.len() >= 28, "{asked:?}");
     }
 
     #[test]

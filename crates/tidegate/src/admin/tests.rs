@@ -130,7 +130,7 @@ async fn next(stream: &mut axum::body::BodyDataStream) -> api::Update {
 async fn a_stream_begins_with_all_that_is_remembered() {
     let task = task();
     let parts: Vec<(String, Box<dyn Source>)> =
-        vec![("shop".to_owned(), Box::new(Look::new(&task)))];
+        vec![("shop".to_owned(), Box::new(Look::new(&task, Calls::default())))];
     let hub = Arc::new(Hub::new(parts));
     for _ in 0..3 {
         hub.look();
