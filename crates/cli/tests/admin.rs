@@ -96,13 +96,26 @@ fn explain_tells_why_by_the_number_in_the_answer() {
 
 #[test]
 fn a_token_is_told_by_option_environment_or_address() {
-    let (_task, _, page) = refused(|admin| admin.token("0123456789abcdef").unwrap());
+    let (_task, decision, page) = refused(|admin| admin.token("0123456789abcdef").unwrap());
     let url = format!("http://{}", page.address());
-    // Whoever sits here gets in without; a wrong one is told so.
-    assert!(tidegate(&["top", &url]).status.success());
-    assert!(tidegate(&["top", &url, "--token", "0123456789abcdef"]).status.success());
     let address = format!("{url}/?token=0123456789abcdef");
-    assert!(tidegate(&["top", &address]).status.success());
+    for command in [&["top"][..], &["explain", &decision]] {
+        let run = |more: &[&str]| tidegate(&[command, more].concat());
+        // Who sits here needs it, too.
+        for wrong in [&[&url[..]][..], &[&url, "--token", "0123456789abcdee"]] {
+            let output = run(wrong);
+            assert_eq!(output.status.code(), Some(1), "{command:?} {wrong:?}");
+            let complaint = text(&output.stderr);
+            assert!(complaint.contains("token") && complaint.contains("401"), "{complaint}");
+        }
+        for right in [&[&url[..], "--token", "0123456789abcdef"][..], &[&address]] {
+            let output = run(right);
+            assert!(output.status.success(), "{command:?} {right:?}: {}", text(&output.stderr));
+        }
+        let mut by_environment = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        by_environment.args(command).arg(&url).env("TIDEGATE_TOKEN", "0123456789abcdef");
+        assert!(by_environment.stdin(Stdio::null()).output().unwrap().status.success());
+    }
 }
 
 #[test]

@@ -19,6 +19,10 @@ const LEVELS = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"];
 const EVENTS_MAX = 400;
 const LISTED_MAX = 40;
 
+/** Where the router is: whatever the page's own path is, this script lies beside it. */
+const ROOT = document.currentScript.src;
+const at = (path) => new URL(path, ROOT).href;
+
 let span = 300;
 const views = [];
 
@@ -342,7 +346,7 @@ class View {
     this.source?.close();
     clearTimeout(this.again);
     this.asked = Date.now();
-    this.source = new EventSource(`api/stream${query}`);
+    this.source = new EventSource(at(`api/stream${query}`));
     this.source.onmessage = (message) => this.take(JSON.parse(message.data));
     this.source.onerror = () => {
       away();
@@ -556,7 +560,7 @@ async function explain(event) {
   changes.replaceChildren();
   if (!dialog.open) dialog.showModal();
   try {
-    const answer = await fetch(`api/explain/${encodeURIComponent(event.id)}`);
+    const answer = await fetch(at(`api/explain/${encodeURIComponent(event.id)}`));
     if (!answer.ok) {
       facts.append(element("dt", {}, "Not known"), element("dd", {}, await answer.text()));
       return;

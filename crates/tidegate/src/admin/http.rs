@@ -8,7 +8,7 @@ use crate::health::{Health, LIVEZ, READYZ};
 use crate::life::{Life, Phase};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{OriginalUri, Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event as Message, Sse};
 use axum::response::{IntoResponse, Response};
@@ -34,6 +34,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Ready, as whoever takes a service out of rotation for not knowing makes an outage of a line that
+/// is missing.
+const NO_LIFE: &str = "no life attached: nothing is known of starting and draining \
+                       (Admin::life gives it one)\n";
 /// More viewers than look at one task, and few enough that their connections are no burden.
 const STREAMS_MAX: usize = 64;
 /// How soon a page asks again when its stream has ended.
@@ -56,9 +60,11 @@ macro_rules! asset {
     };
 }
 
-/// Everything that the page is made of.
+/// The page. What it asks for stands there as `./NAME`.
+const PAGE: &str = include_str!("../../dashboard/index.html");
+
+/// Everything else that it is made of.
 const ASSETS: &[Asset] = &[
-    asset!("/", "index.html", "text/html; charset=utf-8"),
     asset!("/app.js", "app.js", "text/javascript; charset=utf-8"),
     asset!("/charts.js", "charts.js", "text/javascript; charset=utf-8"),
     asset!("/style.css", "style.css", "text/css; charset=utf-8"),
@@ -79,7 +85,7 @@ pub(super) struct Shared {
 }
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
-    let mut router = Router::new();
+    let mut router = Router::new().route("/", get(page));
     for asset in ASSETS {
         let serve = || async {
             let headers = [(CONTENT_TYPE, asset.kind), (CACHE_CONTROL, "no-cache")];
@@ -97,6 +103,18 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(READYZ, get(health))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guarded))
         .with_state(shared)
+}
+
+/// The page, at whatever path: nested at `/x` it is `/x`, and what it asks for is below that.
+async fn page(OriginalUri(uri): OriginalUri) -> Response {
+    let headers = [(CONTENT_TYPE, "text/html; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
+    let last = uri.path().rsplit('/').next().unwrap_or_default();
+    // What else may stand in a path is not put into markup.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%".contains(c);
+    if last.is_empty() || !last.chars().all(plain) {
+        return (headers, PAGE).into_response();
+    }
+    (headers, PAGE.replace("\"./", &format!("\"./{last}/"))).into_response()
 }
 
 /// Lets in who may look, and tells browsers what they may do with the answer.
@@ -118,7 +136,8 @@ async fn guarded(State(shared): State<Arc<Shared>>, request: Request, next: Next
             (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")], text).into_response()
         }
         Verdict::Unauthorized => {
-            let text = "A token is wanted: `authorization: Bearer TOKEN` or `?token=TOKEN`.\n";
+            let text = "A token is wanted, also from this machine: \
+                        `authorization: Bearer TOKEN` or `?token=TOKEN`.\n";
             let headers = [(WWW_AUTHENTICATE, "Bearer")];
             (StatusCode::UNAUTHORIZED, headers, text).into_response()
         }
@@ -187,7 +206,7 @@ async fn health(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     let known = shared.health.as_ref().and_then(|health| health.answer(uri.path()));
     match known {
         Some(answer) => answer.map(Body::from),
-        // Without a life there is nothing to say but that somebody answers.
+        None if uri.path() == READYZ => NO_LIFE.into_response(),
         None => "alive\n".into_response(),
     }
 }
@@ -250,6 +269,7 @@ impl Admin {
     /// The paths of all files of the page.
     #[cfg(all(test, not(feature = "loom")))]
     pub(super) fn assets() -> impl Iterator<Item = (&'static str, &'static [u8])> {
-        ASSETS.iter().map(|asset| (asset.path, asset.bytes))
+        let page = ("/", PAGE.as_bytes());
+        core::iter::once(page).chain(ASSETS.iter().map(|asset| (asset.path, asset.bytes)))
     }
 }

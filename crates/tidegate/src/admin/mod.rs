@@ -21,12 +21,13 @@
 //! | `/api/snapshot`, `/api/events` | how things stand, and the last decisions; `?part=` |
 //! | `/api/explain/{decision}` | why: by the number in `x-tidegate-decision` |
 //! | `/metrics` | for Prometheus: the list of [`metrics`](crate::metrics) |
-//! | `/livez`, `/readyz` | [`health`](crate::health), if the life is given |
+//! | `/livez`, `/readyz` | [`health`](crate::health) of the life that was given; without one `/readyz` says so, and 200 |
 //!
-//! **Who may look.** Whoever sits at this machine; others with a token ([`Admin::token`]). A router
-//! that is not told where requests come from serves nobody without one: serve it by
-//! [`Admin::serve`], by [`serve`](crate::serve()), or by axum's
-//! `into_make_service_with_connect_info::<SocketAddr>()`.
+//! **Who may look.** Whoever sits at this machine; with a token ([`Admin::token`]) whoever has that,
+//! and nobody else. A router that is not told where requests come from serves nobody without one:
+//! serve it by [`Admin::serve`], by [`serve`](crate::serve()), or by axum's
+//! `into_make_service_with_connect_info::<SocketAddr>()`. It may be nested: `.nest("/tidegate", router)`
+//! has the page at `/tidegate`.
 //!
 //! **What it costs.** A thread looks at the task once a second. Requests pay for two counts more
 //! (how long they took, whether they were good), which are there without this router, too.
@@ -170,7 +171,8 @@ impl Admin {
         self
     }
 
-    /// Lets in whoever has this token, from anywhere.
+    /// Lets in whoever has this token, from anywhere, and nobody else: also those who sit at this
+    /// machine need it then.
     pub fn token(mut self, token: impl Into<String>) -> Result<Self, InvalidToken> {
         self.token = Some(Token::new(token.into())?);
         Ok(self)

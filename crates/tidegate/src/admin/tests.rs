@@ -106,13 +106,55 @@ async fn a_token_in_the_address_becomes_a_cookie() {
     assert_eq!(wanted.status(), StatusCode::UNAUTHORIZED);
     let answer = ask("/?token=0123456789abcdef", None).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::SEE_OTHER);
-    assert_eq!(answer.headers()["location"], "/");
+    assert_eq!(answer.headers()["location"], "?");
     let cookie = answer.headers()["set-cookie"].to_str().expect("text");
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     let cookie = cookie.split(';').next().map(str::to_owned);
     let answer = ask("/", cookie).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(Admin::new(&task).token("short").is_err());
+}
+
+#[tokio::test]
+async fn nested_the_page_is_where_it_was_put_and_asks_below_that() {
+    let task = task();
+    let admin = Admin::new(&task).token("0123456789abcdef").expect("a token");
+    let outer = Router::new().nest("/ops/tidegate", admin.router().expect("a router"));
+    let bearer = |path: &str| {
+        let request = Request::get(path).header("authorization", "Bearer 0123456789abcdef");
+        outer.clone().oneshot(request.body(Body::empty()).expect("a request"))
+    };
+    let request = Request::get("/ops/tidegate?part=shop&token=0123456789abcdef");
+    let request = request.header("host", "dash.example").body(Body::empty()).expect("a request");
+    let answer = outer.clone().oneshot(request).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::SEE_OTHER);
+    // From there, so that what was before it stays.
+    assert_eq!(answer.headers()["location"], "?part=shop");
+    let page = text(bearer("/ops/tidegate?part=shop").await.expect("an answer")).await;
+    let asked = page.split("\"./").skip(1).filter_map(|rest| rest.split('"').next());
+    let asked: Vec<String> = asked.map(|path| format!("/ops/{path}")).collect();
+    assert!(asked.contains(&"/ops/tidegate/app.js".to_owned()), "{asked:?}");
+    for path in asked.iter().map(String::as_str).chain(["/ops/tidegate/api/stream"]) {
+        assert_eq!(bearer(path).await.expect("an answer").status(), StatusCode::OK, "{path}");
+    }
+    // Health is for everyone there, too.
+    let request = Request::get("/ops/tidegate/livez").body(Body::empty()).expect("a request");
+    let answer = outer.clone().oneshot(request).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::OK);
+    // At the root it is beside the page, and nothing else gets into it.
+    let router = Admin::new(&task).router().expect("a router");
+    assert!(text(ask(&router, "/").await).await.contains("src=\"./app.js\""));
+}
+
+#[tokio::test]
+async fn without_a_life_readiness_says_that_it_knows_nothing() {
+    let task = task();
+    let router = Admin::new(&task).router().expect("a router");
+    let answer = ask(&router, "/readyz").await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let said = text(answer).await;
+    assert!(said.starts_with("no life attached: nothing is known of"), "{said}");
+    assert_eq!(text(ask(&router, "/livez").await).await, "alive\n");
 }
 
 /// The next message of a stream.
