@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tidegate::Task;
+use tidegate::admin::api::Snapshot;
 use tidegate::admin::{Admin, Page};
 use tidegate::client::{Balance, Balancer, Discovery, Endpoint, Layer};
 use tidegate_core::balance::WeightedConfig;
@@ -49,7 +50,13 @@ fn refused(admin: impl FnOnce(Admin) -> Admin) -> (Task, String, Page) {
 
 #[test]
 fn top_prints_how_things_stand_when_there_is_no_terminal() {
-    let (_task, decision, page) = refused(|admin| admin);
+    let elsewhere = || {
+        let mut snapshot = Snapshot::default();
+        snapshot.service = "elsewhere".to_owned();
+        snapshot
+    };
+    let (_task, decision, page) =
+        refused(|admin| admin.source("seen from outside, 2/3", elsewhere));
     let url = format!("http://{}/", page.address());
     let output = tidegate(&["top", &url]);
     assert_eq!(text(&output.stderr), "");
@@ -61,6 +68,8 @@ fn top_prints_how_things_stand_when_there_is_no_terminal() {
     }
     assert!(out.contains(&decision), "{out}");
     assert_eq!(tidegate(&["top", &url, "--part", "checkout", "--once"]).status.code(), Some(0));
+    let odd = tidegate(&["top", &url, "--part", "seen from outside, 2/3"]);
+    assert!(text(&odd.stdout).starts_with("elsewhere: "), "{}", text(&odd.stderr));
     let none = tidegate(&["top", &url, "--part", "nobody"]);
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("There are: checkout"), "{}", text(&none.stderr));

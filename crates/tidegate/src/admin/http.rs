@@ -4,6 +4,7 @@ use super::Admin;
 use super::api::{Event, Snapshot};
 use super::guard::{self, Token, Verdict, parameter};
 use super::hub::Hub;
+use super::text::decoded;
 use crate::health::{Health, LIVEZ, READYZ};
 use crate::life::{Life, Phase};
 use axum::Router;
@@ -160,7 +161,8 @@ async fn guarded(State(shared): State<Arc<Shared>>, request: Request, next: Next
 
 /// Shows the part that is asked for, or names those that there are.
 fn of_part(hub: &Hub, uri: &Uri, show: impl FnOnce(usize) -> Response) -> Response {
-    if let Some(part) = hub.part(parameter(uri, "part")) {
+    let name = parameter(uri, "part").map(decoded);
+    if let Some(part) = hub.part(name.as_deref()) {
         return show(part);
     }
     let text = format!("There is no such part. There are: {}\n", hub.names().join(", "));

@@ -195,6 +195,7 @@ impl Admin {
         if let Some(fault) = self.fault {
             return Err(fault.into());
         }
+        setup::names(self.parts.iter().map(|(name, _)| name.as_str()))?;
         let mut registry = Registry::default();
         let tasks = self.parts.iter().filter(|(_, shown)| matches!(shown, Shown::Task(..)));
         let alone = tasks.count() <= 1;
