@@ -13,6 +13,7 @@ const KINDS = {
   lame_duck: ["Lame duck", "◼", "warn"],
   overrun: ["Overrun", "▼", "bad"],
   gone: ["Gone", "✕", "bad"],
+  failed: ["Cannot be looked at", "✕", "bad"],
   unknown: ["Unknown", "?", "calm"],
 };
 const LEVELS = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"];

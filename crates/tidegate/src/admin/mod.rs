@@ -56,7 +56,7 @@ use crate::client;
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::life::{Life, LifeConfig, Phase};
-use crate::metrics::{Calls, Collector, InvalidCalls};
+use crate::metrics::{Calls, Collector, InvalidCalls, PageCollector};
 use crate::serve::{Listener, ServeError};
 use crate::task::Task;
 use axum::Router;
@@ -74,7 +74,8 @@ use std::sync::atomic::AtomicUsize;
 /// Where something that is shown comes from, besides tasks of this process.
 pub trait Source: Send {
     /// How it stands, and what was decided since the last look. Asked once a second, on a thread
-    /// that may wait, but that shows nothing else meanwhile.
+    /// that may wait, but that shows nothing else meanwhile. If it panics the part is shown as
+    /// failed, and asked again.
     fn look(&mut self) -> (api::Snapshot, Vec<api::Event>);
 
     /// Why it was decided, if it is one of its decisions and known.
@@ -218,6 +219,9 @@ impl Admin {
             sources.push((name, source));
         }
         let hub = Arc::new(Hub::new(sources));
+        let looks = Arc::downgrade(&hub);
+        let panics = move || looks.upgrade().map(|hub| hub.panics()).unwrap_or_default();
+        registry.register_collector(Box::new(PageCollector::new(panics)));
         hub.start()?;
         Ok(http::router(Arc::new(http::Shared {
             hub,

@@ -231,6 +231,55 @@ async fn parts_are_shown_by_name_and_may_be_anything_that_can_be_looked_at() {
     assert!(metrics.contains("tidegate_inflight_requests{part=\"twin\"} 0"), "{metrics}");
 }
 
+/// Panics at every second look.
+struct Shaky(u32);
+
+impl Source for Shaky {
+    fn look(&mut self) -> (api::Snapshot, Vec<api::Event>) {
+        self.0 += 1;
+        assert!(self.0 % 2 == 1, "look {} is one too many", self.0);
+        let mut snapshot = api::Snapshot { service: "shaky".to_owned(), ..Default::default() };
+        snapshot.work.offered = 7.0;
+        (snapshot, Vec::new())
+    }
+}
+
+#[test]
+fn a_source_that_panics_is_shown_as_failed_and_asked_again() {
+    let steady = || api::Snapshot { service: "steady".to_owned(), ..api::Snapshot::default() };
+    let parts: Vec<(String, Box<dyn Source>)> =
+        vec![("shaky".to_owned(), Box::new(Shaky(0))), ("steady".to_owned(), Box::new(steady))];
+    let hub = Hub::new(parts);
+    hub.look();
+    assert_eq!(hub.snapshot(0).work.offered, 7.0);
+    let before = hub.snapshot(1).at_ms;
+    hub.look();
+    let failed = hub.snapshot(0);
+    assert_eq!((failed.state.kind, failed.service.as_str()), (api::Kind::Failed, "shaky"));
+    assert_eq!(failed.state.sentence, "Looking at it panicked: look 2 is one too many");
+    assert_eq!((failed.part.as_str(), failed.work.offered), ("shaky", 0.0));
+    // The others are looked at all the same, and so is this one, the next time.
+    assert!(hub.snapshot(1).at_ms > before);
+    hub.look();
+    assert_eq!(hub.snapshot(0).work.offered, 7.0);
+    hub.look();
+    let again = hub.snapshot(0).state.sentence;
+    assert_eq!(again, "Looking at it panicked, 2 times so far: look 4 is one too many");
+    assert_eq!(hub.panics(), [("shaky".to_owned(), 2), ("steady".to_owned(), 0)]);
+    // Charts have a gap and no zeroes.
+    assert_eq!(hub.update(0, 0).series.rows.len(), 2);
+}
+
+#[tokio::test]
+async fn panics_are_counted_in_the_metrics() {
+    let admin = Admin::empty().source("shaky", Shaky(1));
+    let router = admin.router().expect("a router");
+    let metrics = text(ask(&router, "/metrics").await).await;
+    let count =
+        metrics.lines().find_map(|l| l.strip_prefix("tidegate_page_panics_total{part=\"shaky\"} "));
+    assert!(count.and_then(|count| count.parse::<u64>().ok()) >= Some(1), "{metrics}");
+}
+
 #[test]
 fn what_is_newer_or_older_is_read_all_the_same() {
     let json = r#"{"service":"a","new":1,"state":{"kind":"on fire"}}"#;

@@ -161,6 +161,21 @@ pub(super) static METRICS: [Metric; 24] = [
         Read::Counter(|s, rows| rows(&[], s.ticks_panicked))),
 ];
 
+/// How often looking at each part of a page has panicked.
+#[cfg(feature = "admin")]
+pub(super) type Panics = Vec<(String, u64)>;
+
+/// The metrics of the page itself.
+#[cfg(feature = "admin")]
+#[rustfmt::skip]
+pub(super) static PAGE_METRICS: [Metric<Panics>; 1] = [
+    Metric::new("tidegate_page_panics", Unit::Events("panic"),
+        "Looks at a part of the page that panicked",
+        Read::Counter(|panics: &Panics, rows| for (part, count) in panics {
+            rows(&[part], *count);
+        })).by(&["part"]),
+];
+
 /// A metric as Prometheus knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -177,6 +192,8 @@ pub fn names() -> Vec<Name> {
     let names = METRICS.iter().flat_map(Metric::names);
     #[cfg(feature = "tokio")]
     let names = names.chain(super::calls::METRICS.iter().flat_map(Metric::names));
+    #[cfg(feature = "admin")]
+    let names = names.chain(PAGE_METRICS.iter().flat_map(Metric::names));
     names.collect()
 }
 

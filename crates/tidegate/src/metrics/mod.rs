@@ -42,6 +42,12 @@
 //! | `tidegate_backend_active_requests` | `service`, `backend` | attempts that have begun and not ended |
 //! | `tidegate_backend_serving` | `service`, `backend` | 1 while it takes new requests |
 //!
+//! And `/metrics` of the dashboard has one of its own:
+//!
+//! | name | labels | is |
+//! |---|---|---|
+//! | `tidegate_page_panics_total` | `part` | looks at a part that panicked |
+//!
 //! OpenTelemetry has dots for the first underscore and leaves out what follows from the unit:
 //! `tidegate.late_cost` in `s`. It knows no histogram that is read rather than written, so each
 //! is two counters: `tidegate.request_cost` in `s`, and `tidegate.request_cost.bucket`, the
@@ -76,6 +82,8 @@ pub use opentelemetry::observe;
 pub use opentelemetry::observe_calls;
 #[cfg(feature = "prometheus")]
 pub use prometheus::Collector;
+#[cfg(feature = "admin")]
+pub(crate) use prometheus::PageCollector;
 
 use crate::signals::Health;
 use crate::task::Inner;

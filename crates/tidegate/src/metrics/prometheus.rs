@@ -75,6 +75,35 @@ impl Collects for Collector {
     }
 }
 
+/// Gives a registry the metrics of the page itself.
+#[cfg(feature = "admin")]
+pub(crate) struct PageCollector {
+    panics: Box<dyn Fn() -> super::list::Panics + Send + Sync>,
+}
+
+#[cfg(feature = "admin")]
+impl PageCollector {
+    pub(crate) fn new(panics: impl Fn() -> super::list::Panics + Send + Sync + 'static) -> Self {
+        Self { panics: Box::new(panics) }
+    }
+}
+
+#[cfg(feature = "admin")]
+impl fmt::Debug for PageCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PageCollector")
+    }
+}
+
+#[cfg(feature = "admin")]
+impl Collects for PageCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let panics = (self.panics)();
+        let mut metrics = super::list::PAGE_METRICS.iter();
+        metrics.try_for_each(|metric| write(metric, &panics, &mut encoder))
+    }
+}
+
 fn unit(unit: Unit) -> Option<registry::Unit> {
     let other = |name: &str| Some(registry::Unit::Other(name.to_owned()));
     match unit {
