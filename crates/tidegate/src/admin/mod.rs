@@ -33,8 +33,9 @@
 //! (how long they took, whether they were good), which are there without this router, too.
 //!
 //! **When it is wrong.** Rates are those of the last second, quantiles are read off buckets and a
-//! fifth too low to a quarter too high, and goodput is what the task saw: an answer that its caller
-//! had stopped waiting for without telling a deadline, or whose body was cut off, counts as good.
+//! fifth too low to a quarter too high, and goodput is what the task saw: an answer that was cut off
+//! is not good, one that its caller had stopped waiting for without hanging up or telling a deadline
+//! is, and so is one that was lost after the server had taken all of it.
 
 pub mod api;
 mod explain;

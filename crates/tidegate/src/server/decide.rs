@@ -9,7 +9,7 @@ use crate::events::{Answer, Sample, Sources};
 use crate::metrics::fault_cells;
 use crate::task::{Explain, Task};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use tidegate_core::admission::{self, Decision};
 use tidegate_core::decision::Rejection;
 use tidegate_core::{Criticality, CustomerId};
@@ -104,6 +104,7 @@ pub(super) fn decide<B>(
             let mut serving = Serving::new(permit, context, id, protocol);
             serving.dear = cost >= WORTH_A_TURN;
             serving.version = request.version();
+            serving.bodiless = matches!(*request.method(), Method::HEAD | Method::CONNECT);
             serving.began = now;
             serving.wanted = inner.policy.reports.wanted(protocol, incoming.load_format);
             serving.unknown = method.is_new.then(|| name.into());
