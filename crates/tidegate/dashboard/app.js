@@ -1,4 +1,4 @@
-// The page: one stream for each part, one set of panels for each stream.
+// The page: one stream, one set of panels for each part that it tells of.
 //
 // It only shows. What comes from the server is put into the document as text, never as markup.
 "use strict";
@@ -274,13 +274,10 @@ class View {
     this.panels = new Map();
     this.heard = 0;
     this.root = $("#part").content.firstElementChild.cloneNode(true);
-    this.root.dataset.part = part || "";
+    this.root.dataset.part = part;
+    // Names of parts may have blanks, ids may not.
+    this.prefix = views.length ? `part-${views.length}-` : "";
     this.build();
-    this.connect();
-  }
-
-  get prefix() {
-    return this.part ? `${this.part}-` : "";
   }
 
   build() {
@@ -342,23 +339,6 @@ class View {
     return swatch(line.color ? css(line.color) : palette()[n % 8], line.dash || DASHES[n % 8]);
   }
 
-  connect() {
-    const query = this.part ? `?part=${encodeURIComponent(this.part)}` : "";
-    this.source?.close();
-    clearTimeout(this.again);
-    this.asked = Date.now();
-    this.source = new EventSource(at(`api/stream${query}`));
-    this.source.onmessage = (message) => this.take(JSON.parse(message.data));
-    this.source.onerror = () => {
-      away();
-      // A browser gives up on what is no stream, such as an error of a proxy in between.
-      if (this.source.readyState === EventSource.CLOSED) {
-        clearTimeout(this.again);
-        this.again = setTimeout(() => this.connect(), 1000);
-      }
-    };
-  }
-
   take({ snapshot, series, events }) {
     if (this.snapshot && this.snapshot.began_ms !== snapshot.began_ms) {
       const text = "The server was started anew";
@@ -375,7 +355,7 @@ class View {
       this.known.delete(gone.id);
     }
     away();
-    compare(this);
+    if (this === views[0]) head(this);
     this.show();
     document.body.dataset.updates = Number(document.body.dataset.updates || 0) + 1;
   }
@@ -517,35 +497,61 @@ function add(part) {
   views.push(view);
   $("#parts").append(view.root);
   document.body.classList.toggle("compare", views.length > 1);
+  return view;
 }
 
-/** The first to answer names the others. */
-function compare(view) {
-  const { snapshot } = view;
+/** What stands above all parts is about the first. */
+function head({ snapshot }) {
   setText($("#service"), snapshot.service || "tidegate");
   const others = snapshot.parts.length > 1 ? `parts ${snapshot.parts.join(", ")}; ` : "";
   setText($("#about"), `${others}tidegate ${snapshot.version}, up ${ago(snapshot.at_ms - snapshot.began_ms)}`);
   document.title = `${KINDS[snapshot.state.kind]?.[1] || ""} ${snapshot.service || "tidegate"}`;
-  if (view !== views[0] || only) return;
-  view.part ||= snapshot.part;
-  for (const part of snapshot.parts.slice(1)) {
-    if (!views.some((other) => other.part === part)) add(part);
-  }
 }
+
+/**
+ * The stream of all parts. There is one, however many parts there are: a browser opens six
+ * connections to a host for all of its pages together.
+ */
+const feed = {
+  source: null,
+  again: 0,
+  asked: 0,
+  heard: 0,
+
+  connect() {
+    this.source?.close();
+    clearTimeout(this.again);
+    this.asked = Date.now();
+    const query = only === null ? "parts=all" : `part=${encodeURIComponent(only)}`;
+    this.source = new EventSource(at(`api/stream?${query}`));
+    this.source.onmessage = (message) => {
+      this.heard = Date.now();
+      const update = JSON.parse(message.data);
+      const { part } = update.snapshot;
+      (views.find((view) => view.part === part) || add(part)).take(update);
+    };
+    this.source.onerror = () => {
+      away();
+      // A browser gives up on what is no stream, such as an error of a proxy in between.
+      if (this.source.readyState === EventSource.CLOSED) {
+        clearTimeout(this.again);
+        this.again = setTimeout(() => this.connect(), 1000);
+      }
+    };
+  },
+};
 
 /** A server says something every second; who is silent for so long is away, whatever the connection says. */
 const SILENT_MS = 5000;
 
 /** Says so while a server does not answer. */
 function away() {
-  const silent = (view) => Date.now() - Math.max(view.heard, view.asked) > SILENT_MS;
-  for (const view of views.filter(silent)) view.connect();
-  const quiet = (view) => view.heard && Date.now() - view.heard > SILENT_MS;
-  const gone = views.some((view) => view.source.readyState !== EventSource.OPEN || quiet(view));
+  if (Date.now() - Math.max(feed.heard, feed.asked) > SILENT_MS) feed.connect();
+  const quiet = feed.heard && Date.now() - feed.heard > SILENT_MS;
+  const gone = feed.source.readyState !== EventSource.OPEN || quiet;
   const banner = $("#away");
   if (banner.hidden === gone) banner.hidden = !gone;
-  const heard = Math.max(...views.map((view) => view.heard));
-  if (gone) setText($("time", banner), heard ? clock(heard) : "never");
+  if (gone) setText($("time", banner), feed.heard ? clock(feed.heard) : "never");
   document.body.classList.toggle("stale", gone);
 }
 
@@ -608,8 +614,8 @@ function movePanel(step) {
   const panels = [...document.querySelectorAll(".panel")];
   const at = panels.indexOf(document.activeElement?.closest(".panel"));
   const next = panels[Math.min(panels.length - 1, Math.max(0, at + step))];
-  next.focus({ preventScroll: true });
-  next.scrollIntoView({ block: "nearest" });
+  next?.focus({ preventScroll: true });
+  next?.scrollIntoView({ block: "nearest" });
 }
 
 document.addEventListener("keydown", (event) => {
@@ -645,4 +651,4 @@ try {
 } catch {
   theme(null);
 }
-add(only || "");
+feed.connect();

@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use core::convert::Infallible;
+use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, Stream};
 use http::header::{
@@ -27,6 +28,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::watch;
 
 /// The page runs its own script and nothing else, and speaks to nobody else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -234,36 +236,67 @@ impl Drop for Viewer {
     }
 }
 
+/// One part, or all of them in one stream: browsers allow six connections to a host, whichever
+/// pages they are for.
 async fn updates(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
-    of_part(&shared.hub, &uri, |part| {
-        let Some(viewer) = Viewer::new(&shared) else {
-            let text = format!("{STREAMS_MAX} are looking already. Try when one has gone.\n");
-            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-        };
-        Sse::new(messages(viewer, part)).into_response()
-    })
+    match parameter(&uri, "parts") {
+        None => of_part(&shared.hub, &uri, |part| watch(&shared, part..part + 1)),
+        Some("all") => watch(&shared, 0..shared.hub.names().len()),
+        Some(_) => {
+            let text = "`parts` is `all`; for one of them it is `part` and its name.\n";
+            (StatusCode::BAD_REQUEST, text).into_response()
+        }
+    }
 }
 
-/// All that is remembered, then what is new, once a second.
-fn messages(viewer: Viewer, part: usize) -> impl Stream<Item = Result<Message, Infallible>> {
-    let looks = viewer.shared.hub.looks();
-    let begin = (viewer, looks, None::<u64>);
-    stream::unfold(begin, move |(viewer, mut looks, sent)| async move {
-        if sent.is_some() {
-            // Fails when the hub is gone; that takes this stream, too.
-            looks.changed().await.ok()?;
-        } else {
-            looks.mark_unchanged();
+fn watch(shared: &Arc<Shared>, parts: Range<usize>) -> Response {
+    let Some(viewer) = Viewer::new(shared) else {
+        let text = format!("{STREAMS_MAX} are looking already. Try when one has gone.\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
+    Sse::new(messages(viewer, parts)).into_response()
+}
+
+/// Where a stream is.
+struct Reading {
+    viewer: Viewer,
+    looks: watch::Receiver<u64>,
+    /// The time of what was last sent of each part.
+    sent: Vec<u64>,
+    /// Which of them is next.
+    next: usize,
+}
+
+/// All that is remembered of each part, then what is new, once a second: a message for each.
+fn messages(
+    viewer: Viewer,
+    parts: Range<usize>,
+) -> impl Stream<Item = Result<Message, Infallible>> {
+    let mut looks = viewer.shared.hub.looks();
+    looks.mark_unchanged();
+    let begin = Reading { viewer, looks, sent: vec![0; parts.len()], next: 0 };
+    stream::unfold(begin, move |mut reading| {
+        let first = parts.start;
+        async move {
+            if reading.next == reading.sent.len() {
+                // Fails when the hub is gone; that takes this stream, too.
+                reading.looks.changed().await.ok()?;
+                reading.next = 0;
+            }
+            let shared = &reading.viewer.shared;
+            // Whoever waits for connections to end would wait for ever.
+            if shared.lives.iter().any(|life| life.phase() >= Phase::Draining) {
+                return None;
+            }
+            let sent = reading.sent.get_mut(reading.next)?;
+            let update = shared.hub.update(first + reading.next, *sent);
+            *sent = update.snapshot.at_ms;
+            reading.next += 1;
+            let message = Message::default().retry(RETRY);
+            // It is made of numbers and texts.
+            let message = message.data(serde_json::to_string(&update).unwrap_or_default());
+            Some((Ok(message), reading))
         }
-        // Whoever waits for connections to end would wait for ever.
-        if viewer.shared.lives.iter().any(|life| life.phase() >= Phase::Draining) {
-            return None;
-        }
-        let update = viewer.shared.hub.update(part, sent.unwrap_or(0));
-        let message = Message::default().retry(RETRY);
-        // It is made of numbers and texts.
-        let message = message.data(serde_json::to_string(&update).unwrap_or_default());
-        Some((Ok(message), (viewer, looks, Some(update.snapshot.at_ms))))
     })
 }
 

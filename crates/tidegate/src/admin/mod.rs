@@ -17,7 +17,7 @@
 //! | path | is |
 //! |---|---|
 //! | `/` | the page; `docs/dashboard.md` tells how to read it |
-//! | `/api/stream` | server-sent events: fifteen minutes at once, then once a second; `?part=` |
+//! | `/api/stream` | server-sent events: fifteen minutes at once, then once a second; `?part=`, or `?parts=all` in one stream |
 //! | `/api/snapshot`, `/api/events` | how things stand, and the last decisions; `?part=` |
 //! | `/api/explain/{decision}` | why: by the number in `x-tidegate-decision` |
 //! | `/metrics` | for Prometheus: the list of [`metrics`](crate::metrics) |

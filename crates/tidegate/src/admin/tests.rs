@@ -43,6 +43,8 @@ async fn every_path_answers_with_its_kind_and_strict_headers() {
         ("/api/snapshot?part=none", 404, "text/plain; charset=utf-8"),
         ("/api/events", 200, "application/json"),
         ("/api/stream", 200, "text/event-stream"),
+        ("/api/stream?parts=all", 200, "text/event-stream"),
+        ("/api/stream?parts=some", 400, "text/plain; charset=utf-8"),
         ("/api/stream?part=none", 404, "text/plain; charset=utf-8"),
         ("/api/explain/0123", 404, "text/plain; charset=utf-8"),
         ("/metrics", 200, "application/openmetrics-text; version=1.0.0; charset=utf-8"),
@@ -62,7 +64,8 @@ async fn every_path_answers_with_its_kind_and_strict_headers() {
         assert!(!policy.contains("unsafe") && !policy.contains('*'), "{path}: {policy}");
         assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
         let file = path == "/" || path.contains(".js") || path.contains(".css");
-        let cached = if path == "/api/stream" || file { "no-cache" } else { "no-store" };
+        let stream = kind == "text/event-stream";
+        let cached = if stream || file { "no-cache" } else { "no-store" };
         assert_eq!(header("cache-control"), cached, "{path}");
     }
     life.ready();
@@ -214,6 +217,35 @@ async fn a_stream_begins_with_all_that_is_remembered() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     viewers.pop();
     assert_eq!(ask(&router, "/api/stream").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn one_stream_carries_every_part() {
+    let source = |name: &str| {
+        let service = name.to_owned();
+        let look = move || api::Snapshot { service: service.clone(), ..api::Snapshot::default() };
+        (name.to_owned(), Box::new(look) as Box<dyn Source>)
+    };
+    let hub = Arc::new(Hub::new(vec![source("a"), source("b c")]));
+    hub.look();
+    let router = http::router(Arc::new(http::Shared {
+        hub: Arc::clone(&hub),
+        registry: Registry::default(),
+        token: None,
+        lives: Vec::new(),
+        health: None,
+        streams: AtomicUsize::new(0),
+    }));
+    let mut all = ask(&router, "/api/stream?parts=all").await.into_body().into_data_stream();
+    let mut one = ask(&router, "/api/stream?part=b%20c").await.into_body().into_data_stream();
+    for _ in 0..3 {
+        for part in ["a", "b c"] {
+            let update = next(&mut all).await;
+            assert_eq!((update.snapshot.part.as_str(), update.series.rows.len()), (part, 1));
+        }
+        assert_eq!(next(&mut one).await.snapshot.part, "b c");
+        hub.look();
+    }
 }
 
 #[tokio::test]
