@@ -591,23 +591,19 @@ function setSpan(seconds) {
   for (const view of views) if (view.snapshot) view.show();
 }
 
-function theme(next) {
-  if (next) document.documentElement.dataset.theme = next;
-  else delete document.documentElement.dataset.theme;
+function recolour() {
+  applyTheme();
   for (const view of views) view.recolour();
 }
 
-const isDark = () => document.documentElement.dataset.theme ?
-  document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-
 function toggleTheme() {
-  const next = isDark() ? "light" : "dark";
+  chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   try {
-    localStorage.setItem("theme", next);
+    localStorage.setItem("theme", chosenTheme);
   } catch {
-    // Whoever forbids storage chooses anew each time.
+    // It holds until the page is closed.
   }
-  theme(next);
+  recolour();
 }
 
 function movePanel(step) {
@@ -645,10 +641,5 @@ $("#help").addEventListener("click", () => $("#keys").showModal());
 for (const dialog of document.querySelectorAll("dialog")) {
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
 }
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(document.documentElement.dataset.theme));
-try {
-  theme(localStorage.getItem("theme"));
-} catch {
-  theme(null);
-}
+prefersDark.addEventListener("change", recolour);
 feed.connect();

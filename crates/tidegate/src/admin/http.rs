@@ -69,6 +69,7 @@ const PAGE: &str = include_str!("../../dashboard/index.html");
 /// Everything else that it is made of.
 const ASSETS: &[Asset] = &[
     asset!("/app.js", "app.js", "text/javascript; charset=utf-8"),
+    asset!("/theme.js", "theme.js", "text/javascript; charset=utf-8"),
     asset!("/charts.js", "charts.js", "text/javascript; charset=utf-8"),
     asset!("/style.css", "style.css", "text/css; charset=utf-8"),
     asset!("/icon.svg", "icon.svg", "image/svg+xml"),

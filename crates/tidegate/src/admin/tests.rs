@@ -35,6 +35,7 @@ async fn every_path_answers_with_its_kind_and_strict_headers() {
     for (path, status, kind) in [
         ("/", 200, "text/html; charset=utf-8"),
         ("/app.js", 200, "text/javascript; charset=utf-8"),
+        ("/theme.js", 200, "text/javascript; charset=utf-8"),
         ("/style.css", 200, "text/css; charset=utf-8"),
         ("/uplot.js", 200, "text/javascript; charset=utf-8"),
         ("/uplot.css", 200, "text/css; charset=utf-8"),
@@ -344,6 +345,16 @@ fn what_is_vendored_is_what_its_page_says() {
     }
     let text = core::str::from_utf8(include_bytes!("../../dashboard/vendor/uPlot.iife.min.js"));
     assert!(text.expect("text").contains("(v1.6.32)") && page.contains("1.6.32"));
+}
+
+#[test]
+fn each_colour_stands_once_for_light_and_once_for_dark() {
+    let style = include_str!("../../dashboard/style.css");
+    for name in ["--page", "--ink", "--bad", "--c1", "--l4"] {
+        let set = style.lines().filter(|line| line.trim_start().starts_with(&format!("{name}:")));
+        assert_eq!(set.count(), 2, "{name}");
+    }
+    assert!(!style.contains("prefers-color-scheme"));
 }
 
 #[test]

@@ -114,10 +114,17 @@ fn keyboard(browser: &mut Browser) {
     browser.press("Escape");
     browser.until("document.querySelector('dialog[open]') === null");
     let theme = "document.documentElement.dataset.theme";
+    let page = "getComputedStyle(document.documentElement).backgroundColor";
+    // As the system has it, at once and when that changes, until somebody chooses.
+    for (scheme, colour) in [("dark", "rgb(14, 21, 27)"), ("light", "rgb(244, 246, 248)")] {
+        browser.prefer(scheme);
+        browser.until(&format!("{theme} === '{scheme}'"));
+        assert_eq!(browser.ask(page), colour);
+    }
     browser.press("t");
-    let first = browser.ask(theme);
+    assert_eq!(browser.ask(page), "rgb(14, 21, 27)");
     browser.press("t");
-    assert_ne!(browser.ask(theme), first);
+    assert_eq!(browser.ask(theme), "light");
 }
 
 /// The server goes and comes again, and what was seen before is still there.
