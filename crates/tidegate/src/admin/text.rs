@@ -25,16 +25,9 @@ pub(super) fn decoded(text: &str) -> String {
             [high, low, ..] if *first == b'%' => hex(high).zip(hex(low)),
             _ => None,
         };
-        match escaped.and_then(|(high, low)| u8::try_from(high << 4 | low).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
+        let byte = escaped.and_then(|(high, low)| u8::try_from(high << 4 | low).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

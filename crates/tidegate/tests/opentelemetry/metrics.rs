@@ -86,13 +86,12 @@ impl PushMetricExporter for Kept {
 /// The name that exporters to Prometheus make of it, with the units in braces that they drop.
 fn name(name: &str, unit: &str, monotonic: bool) -> String {
     let unit = match unit {
-        "" => "",
+        "" | "{backend}" => "",
         "s" => "_seconds",
         "1" => "_ratio",
         "{cpu}" => "_cpus",
         "{request}" if !monotonic => "_requests",
         "{retry}" if !monotonic => "_retries",
-        "{backend}" => "",
         events if events.starts_with('{') && monotonic => "",
         other => panic!("{name} in {other}"),
     };
