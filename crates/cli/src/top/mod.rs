@@ -95,8 +95,9 @@ fn show(
             Ok(_) => {}
         }
     };
-    ratatui::try_restore()?;
-    shown
+    let restored = ratatui::try_restore();
+    // What went wrong first is what there is to tell.
+    shown.and(restored)
 }
 
 /// The key that is pressed within a turn, if any is. Ctrl-C is that of leaving.
