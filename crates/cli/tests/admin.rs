@@ -6,7 +6,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tidegate::Task;
@@ -218,6 +218,33 @@ fn ask_others(inventory: &Layer, balancer: Balancer<Backend>) {
     });
 }
 
+/// A query as Prometheus sees it once Grafana has filled in what was chosen.
+fn filled(target: &serde_json::Value) -> String {
+    let query = target["expr"].as_str().unwrap();
+    let query = query.replace("$job", ".*").replace("$instance", ".*");
+    query.replace("$__rate_interval", "1m")
+}
+
+/// Has Prometheus's own tool parse every query, each as a rule.
+fn check_by_promtool(folder: &Path, dashboard: &serde_json::Value) {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let rules = targets.enumerate().map(
+        |(n, target)| serde_json::json!({ "record": format!("query:{n}"), "expr": filled(target) }),
+    );
+    let rules: Vec<_> = rules.collect();
+    let count = rules.len();
+    // Every JSON is YAML.
+    let groups = serde_json::json!({ "groups": [{ "name": "dashboard", "rules": rules }] });
+    let file = folder.join("rules.yml");
+    std::fs::write(&file, groups.to_string()).unwrap();
+    let mut promtool = Command::new("promtool");
+    let checked = promtool.args(["check", "rules"]).arg(&file).output().unwrap();
+    let said = text(&checked.stdout) + &text(&checked.stderr);
+    assert!(checked.status.success(), "{said}");
+    assert!(said.contains(&format!("{count} rules found")), "{said}");
+}
+
 /// A real Prometheus scrapes us, and every query of the dashboard for Grafana is one that it runs.
 #[test]
 fn prometheus_scrapes_us_and_runs_every_query_of_the_dashboard() {
@@ -260,13 +287,18 @@ fn prometheus_scrapes_us_and_runs_every_query_of_the_dashboard() {
 
     let exported = tidegate(&["dashboards", "export"]);
     let dashboard: serde_json::Value = serde_json::from_slice(&exported.stdout).unwrap();
+    check_by_promtool(&folder, &dashboard);
+    // What is chosen from is there.
+    for (label, value) in [("job", "checkout"), ("instance", &page.address().to_string())] {
+        let path = format!("/api/v1/label/{label}/values?match[]=tidegate_inflight_requests");
+        let found: serde_json::Value = serde_json::from_str(&get(free, &path).unwrap()).unwrap();
+        assert_eq!(found["data"], serde_json::json!([value]));
+    }
     let mut answered = 0;
     let mut queries = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().unwrap() {
-            let query = target["expr"].as_str().unwrap();
-            let query = query.replace("$job", ".*").replace("$instance", ".*");
-            let query = query.replace("$__rate_interval", "1m");
+            let query = filled(target);
             let answer = ask(free, &query).unwrap();
             assert_eq!(answer["status"], "success", "{query}: {answer}");
             queries += 1;
