@@ -62,14 +62,14 @@ fn top_prints_how_things_stand_when_there_is_no_terminal() {
     assert_eq!(text(&output.stderr), "");
     assert!(output.status.success());
     let out = text(&output.stdout);
-    assert!(out.starts_with("checkout: "), "{out}");
+    assert!(out.starts_with("checkout (checkout): "), "{out}");
     for words in ["since ", "goodput", "SHEDDABLE", "executor_load", "quota: No quota server"] {
         assert!(out.contains(words), "no {words} in\n{out}");
     }
     assert!(out.contains(&decision), "{out}");
     assert_eq!(tidegate(&["top", &url, "--part", "checkout", "--once"]).status.code(), Some(0));
     let odd = tidegate(&["top", &url, "--part", "seen from outside, 2/3"]);
-    assert!(text(&odd.stdout).starts_with("elsewhere: "), "{}", text(&odd.stderr));
+    assert!(text(&odd.stdout).starts_with("elsewhere (seen from outside, 2/3): "));
     let none = tidegate(&["top", &url, "--part", "nobody"]);
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("There are: checkout"), "{}", text(&none.stderr));

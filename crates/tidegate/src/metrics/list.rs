@@ -24,6 +24,7 @@ pub(super) enum Unit {
     /// Events, one of which is called so. The name says it, too.
     Events(&'static str),
     Requests,
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only clients have budgets"))]
     Retries,
     Ratio,
     Seconds,
