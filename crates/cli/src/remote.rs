@@ -4,8 +4,8 @@
 //! stream or not, so that reading lines is all there is to it. No TLS: the router is for loopback,
 //! and what leads to it from elsewhere (a tunnel, `kubectl port-forward`) ends on loopback too.
 //!
-//! **When it is slow.** Each read has a deadline, and each answer and each event of a stream one for
-//! the whole of it: somebody who sends a byte now and then would be waited for without end.
+//! **When it is slow.** Each read has a deadline, and each answer and each event of a stream one
+//! for the whole of it: somebody who sends a byte now and then would be waited for without end.
 
 use crate::Failure;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -18,7 +18,8 @@ pub(crate) const DEFAULT: &str = "http://127.0.0.1:9900";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// All of an answer: twice of that, for what comes through a slow tunnel.
 const WHOLE: Duration = Duration::from_secs(10);
-/// Fifteen minutes of history are some hundred kilobytes; what is longer than this is something else.
+/// Fifteen minutes of history are some hundred kilobytes; what is longer than this is something
+/// else.
 const ANSWER_MAX: u64 = 16 << 20;
 
 /// What to say about where.

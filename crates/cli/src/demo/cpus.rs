@@ -15,9 +15,9 @@
 //! The kernel gives each half of it, and more while the other idles: that is in favour of the one
 //! that has fallen behind.
 //!
-//! A service that cannot be pinned would stay where whoever starts it is, on the CPUs of the load. So
-//! it goes back to all that the demo was given; where the system refuses that as well, the report
-//! says where it runs.
+//! A service that cannot be pinned would stay where whoever starts it is, on the CPUs of the load.
+//! So it goes back to all that the demo was given; where the system refuses that as well, the
+//! report says where it runs.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -23,19 +23,19 @@
 //! | `/metrics` | for Prometheus: the list of [`metrics`](crate::metrics) |
 //! | `/livez`, `/readyz` | [`health`](crate::health) of the life that was given; without one `/readyz` says so, and 200 |
 //!
-//! **Who may look.** Whoever sits at this machine; with a token ([`Admin::token`]) whoever has that,
-//! and nobody else. A router that is not told where requests come from serves nobody without one:
-//! serve it by [`Admin::serve`], by [`serve`](crate::serve()), or by axum's
-//! `into_make_service_with_connect_info::<SocketAddr>()`. It may be nested: `.nest("/tidegate", router)`
-//! has the page at `/tidegate`.
+//! **Who may look.** Whoever sits at this machine; with a token ([`Admin::token`]) whoever has
+//! that, and nobody else. A router that is not told where requests come from serves nobody without
+//! one: serve it by [`Admin::serve`], by [`serve`](crate::serve()), or by axum's
+//! `into_make_service_with_connect_info::<SocketAddr>()`. It may be nested: with
+//! `.nest("/tidegate", router)` the page is at `/tidegate`.
 //!
 //! **What it costs.** A thread looks at the task once a second. Requests pay for two counts more
 //! (how long they took, whether they were good), which are there without this router, too.
 //!
 //! **When it is wrong.** Rates are those of the last second, quantiles are read off buckets and a
-//! fifth too low to a quarter too high, and goodput is what the task saw: an answer that was cut off
-//! is not good, one that its caller had stopped waiting for without hanging up or telling a deadline
-//! is, and so is one that was lost after the server had taken all of it.
+//! fifth too low to a quarter too high, and goodput is what the task saw: an answer that was cut
+//! off is not good, one that its caller had stopped waiting for without hanging up or telling a
+//! deadline is, and so is one that was lost after the server had taken all of it.
 
 pub mod api;
 mod explain;

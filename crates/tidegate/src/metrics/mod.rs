@@ -3,7 +3,9 @@
 //! [`Task::snapshot`](crate::Task::snapshot) gives all of it as plain numbers, for whoever has a
 //! metrics library of their own. With the feature `prometheus` there is a `Collector` for a
 //! registry of prometheus-client, with the feature `opentelemetry` a function `observe` for a meter
-//! of OpenTelemetry. Both ask for a snapshot when they are read, and go through one list. Of a task:
+//! of OpenTelemetry. Both ask for a snapshot when they are read, and go through one list.
+//!
+//! Of a task:
 //!
 //! | name | labels | is |
 //! |---|---|---|

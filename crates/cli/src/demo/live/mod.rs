@@ -63,8 +63,8 @@ pub(super) fn watch(
     first(outcome, ratatui::try_restore())
 }
 
-/// What went wrong first is what there is to tell: a terminal that cannot be drawn on can mostly not
-/// be restored either.
+/// What went wrong first is what there is to tell: a terminal that cannot be drawn on can mostly
+/// not be restored either.
 fn first<T>(outcome: Outcome<T>, restored: io::Result<()>) -> Outcome<T> {
     let outcome = outcome?;
     restored?;
