@@ -1,4 +1,4 @@
-//! What a request costs the load generator, beside wrk, h2load and, where it is installed, oha.
+//! What a request costs the load generator, beside wrk, h2load and oha.
 //!
 //! A hyper server that says hello, alone on one core; one generator at a time on the other, with
 //! one thread and the same number of connections, asking again as soon as it is answered. All of
@@ -9,6 +9,9 @@
 //! A generator that is ahead of the server finds several answers at each wake-up, and pays less for
 //! each: the figures are for a server that is as fast as this one. `at a rate` is ours at half of
 //! what it did, by schedule: that is what an open loop costs, as it has to wake up on time.
+//!
+//! Who is not installed is left out, and said so. oha comes from crates.io: `--install` has cargo
+//! build it, with its default features, which are rustls.
 
 use crate::Outcome;
 use crate::measure::{Cpus, median, pin};
@@ -39,6 +42,9 @@ pub(crate) struct Options {
     /// For how long, each time.
     #[arg(long, default_value_t = 2)]
     seconds: u64,
+    /// Have cargo install oha first, if it is not there.
+    #[arg(long)]
+    install: bool,
 }
 
 /// A generator.
@@ -62,6 +68,38 @@ impl Tool {
             Self::TidegateAtRate => "tidegate load, at a rate",
         }
     }
+
+    /// How to get it; nothing of what is always there.
+    const fn source(self) -> Option<&'static str> {
+        match self {
+            Self::Wrk => Some("`apt install wrk`"),
+            Self::H2load => Some("`apt install nghttp2-client`"),
+            Self::Oha => Some("`cargo install --locked oha`, which `--install` runs"),
+            Self::Tidegate | Self::TidegateAtRate => None,
+        }
+    }
+
+    fn is_there(self) -> bool {
+        let mut command = Command::new(self.name());
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        self.source().is_none() || command.status().is_ok()
+    }
+}
+
+/// Has cargo build oha. What it says goes to where errors go, as the output is figures.
+fn install_oha() -> Outcome {
+    let mut command = Command::new("cargo");
+    command.args(["install", "--locked", "oha"]).stdin(Stdio::null());
+    // Its own figures are not to suffer from flags that are for ours.
+    command.env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
+    let status = command.stdout(std::io::stderr()).status()?;
+    if !status.success() {
+        return Err(format!("`cargo install --locked oha` ended with {status}").into());
+    }
+    if !Tool::Oha.is_there() {
+        return Err("oha was installed, and is not found: is ~/.cargo/bin in PATH?".into());
+    }
+    Ok(())
 }
 
 /// One way to ask.
@@ -86,6 +124,15 @@ const STREAMS: u32 = 8;
 const BAR: f64 = 1.5;
 
 pub(crate) fn run(options: &Options) -> Outcome {
+    // Before anything is pinned, as a build wants all CPUs.
+    if options.install && !Tool::Oha.is_there() {
+        install_oha()?;
+    }
+    for tool in [Tool::Wrk, Tool::H2load, Tool::Oha] {
+        if let Some(source) = tool.source().filter(|_| !tool.is_there()) {
+            eprintln!("{} is not there and is left out; {source} gets it", tool.name());
+        }
+    }
     let cpus = Cpus::new();
     let server = Server::start(cpus.nth(0))?;
     // Children inherit it.
@@ -102,7 +149,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         (Tool::Tidegate, Protocol::H2),
         (Tool::TidegateAtRate, Protocol::H2),
     ] {
-        if is_there(tool) {
+        if tool.is_there() {
             contenders.push(Contender { tool, protocol, micros: Vec::new(), rates: Vec::new() });
         }
     }
@@ -129,15 +176,6 @@ pub(crate) fn run(options: &Options) -> Outcome {
         }
     }
     Ok(())
-}
-
-fn is_there(tool: Tool) -> bool {
-    let name = match tool {
-        Tool::Wrk | Tool::H2load | Tool::Oha => tool.name(),
-        Tool::Tidegate | Tool::TidegateAtRate => return true,
-    };
-    let mut command = Command::new(name);
-    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
 impl Contender {
@@ -173,12 +211,12 @@ impl Contender {
             }
             Tool::Oha => {
                 let mut command = Command::new("oha");
-                command.args(["--no-tui", "--json", "-z", &format!("{seconds}s")]);
+                command.args(["--no-tui", "--output-format", "json"]);
+                command.args(["--worker-threads", "1", "-z", &format!("{seconds}s")]);
                 command.args(["-c", &connections.to_string()]);
                 if h2 {
                     command.args(["--http2", "-p", &STREAMS.to_string()]);
                 }
-                command.env("TOKIO_WORKER_THREADS", "1");
                 command
             }
             Tool::Tidegate | Tool::TidegateAtRate => {

@@ -98,6 +98,56 @@ const PANELS: &[Panel] = &[
             ("sum(rate(tidegate_attempts_total{$s}[$r])) / \
               sum(rate(tidegate_attempts_total{$s,attempt=\"1\"}[$r]))", "amplification"),
         ] },
+    Panel { title: "Client throttle", unit: "percentunit",
+        about: "How likely a request to another service is to be held back; the worst of all \
+                tasks.",
+        queries: &[
+            ("max by (service, criticality) (tidegate_client_throttle_ratio{$s})",
+             "{{service}}, {{criticality}}"),
+        ] },
+    Panel { title: "Attempts at other services", unit: "reqps",
+        about: "By what became of them. Those that were throttled were never sent.",
+        queries: &[
+            ("sum by (service, fate) (rate(tidegate_client_attempts_total{$s}[$r]))",
+             "{{service}}, {{fate}}"),
+        ] },
+    Panel { title: "Retries at other services", unit: "none",
+        about: "Attempts for each request, and requests a second that were given up, by reason.",
+        queries: &[
+            ("1 + sum by (service) (rate(tidegate_client_retries_total{$s}[$r])) / \
+              sum by (service) (rate(tidegate_client_requests_total{$s}[$r]))",
+             "{{service}}, amplification"),
+            ("sum by (service, reason) (rate(tidegate_client_given_up_requests_total{$s}[$r]))",
+             "{{service}}, {{reason}}"),
+        ] },
+    Panel { title: "Retry budget left", unit: "none",
+        about: "Retries that the client with the fewest has left.",
+        queries: &[("min by (service) (tidegate_client_budget_retries{$s})", "{{service}}")] },
+    Panel { title: "Backends: state", unit: "none",
+        about: "Endpoints that a task knows, by state: the mean of all tasks.",
+        queries: &[
+            ("avg by (service, state) (tidegate_backends{$s})", "{{service}}, {{state}}"),
+            ("count by (service) (min by (service, backend) (tidegate_backend_serving{$s}) == 0)",
+             "{{service}}, lame for some task"),
+        ] },
+    Panel { title: "Backends: weight", unit: "percentunit",
+        about: "The share of the picks that each has, the mean of all tasks. 32 a balancer have \
+                a line, the rest is other.",
+        queries: &[
+            ("avg by (service, backend) (tidegate_backend_weight_ratio{$s})",
+             "{{service}}, {{backend}}"),
+        ] },
+    Panel { title: "Backends: load", unit: "percentunit", about: "How full each says that it is.",
+        queries: &[
+            ("max by (service, backend) (tidegate_backend_utilization_ratio{$s})",
+             "{{service}}, {{backend}}"),
+        ] },
+    Panel { title: "Backends: active requests", unit: "none",
+        about: "Attempts that have begun and not ended, of all tasks.",
+        queries: &[
+            ("sum by (service, backend) (tidegate_backend_active_requests{$s})",
+             "{{service}}, {{backend}}"),
+        ] },
     Panel { title: "Cost of a request", unit: "s", about: "CPU time, of the reference machine.",
         queries: &[
             ("sum(rate(tidegate_request_cost_seconds_sum{$s}[$r])) / \
@@ -264,15 +314,93 @@ mod tests {
             }
         }
         // The essential ones are on it.
-        assert!(asked.len() >= 18, "{asked:?}");
+        assert!(asked.len() >= 28, "{asked:?}");
     }
 
+    /// The corners of a panel: left, top, right, bottom.
+    fn corners(panel: &Value) -> [u64; 4] {
+        let of = |name: &str| panel["gridPos"][name].as_u64().unwrap();
+        let (x, y) = (of("x"), of("y"));
+        [x, y, x + of("w"), y + of("h")]
+    }
+
+    /// Grafana lays panels out on 24 columns, moves those that overlap, and gives new ids to those
+    /// whose id is taken.
     #[test]
     fn panels_do_not_overlap_and_ids_are_distinct() {
         let dashboard = dashboard();
         let panels = dashboard["panels"].as_array().unwrap();
-        let places: BTreeSet<_> = panels.iter().map(|panel| panel["gridPos"].to_string()).collect();
-        let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
-        assert_eq!((places.len(), ids.len()), (PANELS.len(), PANELS.len()));
+        let ids: BTreeSet<_> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
+        assert_eq!((panels.len(), ids.len()), (PANELS.len(), PANELS.len()));
+        assert!(!ids.contains(&0), "Grafana takes 0 for none");
+        for (n, panel) in panels.iter().enumerate() {
+            let [left, top, right, bottom] = corners(panel);
+            assert!(left < right && right <= 24 && top < bottom, "{}", panel["gridPos"]);
+            for other in &panels[n + 1..] {
+                let [l, t, r, b] = corners(other);
+                let apart = right <= l || r <= left || bottom <= t || b <= top;
+                assert!(apart, "{} and {}", panel["title"], other["title"]);
+            }
+        }
+    }
+
+    /// All values under this name, wherever they are.
+    fn all<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
+        match value {
+            Value::Object(map) => {
+                found.extend(map.get(name));
+                map.values().for_each(|value| all(value, name, found));
+            }
+            Value::Array(list) => list.iter().for_each(|value| all(value, name, found)),
+            _ => {}
+        }
+    }
+
+    /// What Grafana wants of a dashboard that is imported: see the JSON model in its manual.
+    #[test]
+    fn an_import_finds_all_that_it_refers_to() {
+        let dashboard = dashboard();
+        // Data sources are objects since 33; Grafana brings what is older than itself up to date.
+        assert_eq!(dashboard["schemaVersion"], 39);
+        let uid = dashboard["uid"].as_str().unwrap();
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        assert!(uid.len() <= 40 && uid.chars().all(fits), "{uid}");
+        // An id is of one Grafana; with one, an import would overwrite what has it there.
+        assert!(dashboard["id"].is_null());
+        let variables = dashboard["templating"]["list"].as_array().unwrap();
+        let name = |variable: &Value| variable["name"].as_str().unwrap().to_owned();
+        let names: Vec<String> = variables.iter().map(name).collect();
+        assert_eq!(names, ["datasource", "job", "instance"]);
+        assert_eq!(
+            (&variables[0]["type"], &variables[0]["query"]),
+            (&json!("datasource"), &json!("prometheus"),)
+        );
+        // Every query goes to the data source that was chosen.
+        let mut sources = Vec::new();
+        all(&dashboard, "datasource", &mut sources);
+        let queries = PANELS.iter().map(|panel| panel.queries.len()).sum::<usize>();
+        assert_eq!(sources.len(), PANELS.len() + queries + 2);
+        assert!(sources.iter().all(|found| **found == source()));
+        // No text refers to a variable that there is not.
+        let text = dashboard.to_string();
+        let used = text.split('$').skip(1).map(|rest| {
+            let rest = rest.trim_start_matches('{');
+            rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap()
+        });
+        for used in used {
+            let own = ["__all", "__rate_interval"].contains(&used);
+            assert!(own || names.iter().any(|name| name == used), "${used}");
+        }
+        let mut titles = BTreeSet::new();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            assert_eq!(panel["type"], "timeseries");
+            assert!(titles.insert(panel["title"].as_str().unwrap()), "{}", panel["title"]);
+            let unit = panel["fieldConfig"]["defaults"]["unit"].as_str().unwrap();
+            assert!(["none", "reqps", "s", "percentunit"].contains(&unit), "{unit}");
+            let letters = panel["targets"].as_array().unwrap().iter().map(|t| t["refId"].as_str());
+            let letters: Vec<_> = letters.collect();
+            let distinct: BTreeSet<_> = letters.iter().collect();
+            assert_eq!(distinct.len(), letters.len(), "{}", panel["title"]);
+        }
     }
 }

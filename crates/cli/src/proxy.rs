@@ -16,7 +16,7 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where the program is: 127.0.0.1:8080, app:8080, or unix:/PATH
+    /// Where the program is: `127.0.0.1:8080`, `app:8080`, or `unix:/PATH`
     #[arg(long, value_name = "PLACE")]
     upstream: Upstream,
     /// Where to listen
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     /// What the program speaks: auto is gRPC by HTTP/2, all else by HTTP/1.1
     #[arg(long, value_enum, default_value = "auto")]
     protocol: Speaks,
-    /// What to look at of the program: auto, nothing, pid:NUMBER or cgroup:/NAME
+    /// What to look at of the program: `auto`, `nothing`, `pid:NUMBER` or `cgroup:/NAME`
     #[arg(long, value_name = "WHOM", default_value = "auto")]
     watch: Watch,
     /// How many CPUs the program may use, if it is not what the system says

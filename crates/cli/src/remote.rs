@@ -3,17 +3,23 @@
 //! One request to a connection, in HTTP/1.0: its answer ends where the connection does, be it a
 //! stream or not, so that reading lines is all there is to it. No TLS: the router is for loopback,
 //! and what leads to it from elsewhere (a tunnel, `kubectl port-forward`) ends on loopback too.
+//!
+//! **When it is slow.** Each read has a deadline, and each answer and each event of a stream one
+//! for the whole of it: somebody who sends a byte now and then would be waited for without end.
 
 use crate::Failure;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where pages are by the examples and the documentation.
 pub(crate) const DEFAULT: &str = "http://127.0.0.1:9900";
 /// Who does not answer on loopback in so long is not going to.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Fifteen minutes of history are some hundred kilobytes; what is longer than this is something else.
+/// All of an answer: twice of that, for what comes through a slow tunnel.
+const WHOLE: Duration = Duration::from_secs(10);
+/// Fifteen minutes of history are some hundred kilobytes; what is longer than this is something
+/// else.
 const ANSWER_MAX: u64 = 16 << 20;
 
 /// What to say about where.
@@ -83,13 +89,12 @@ impl Remote {
         }
     }
 
-    /// Asks for `path`, and gives what comes after the head of the answer.
-    fn open(&self, path: &str) -> Result<(u16, BufReader<TcpStream>), String> {
+    /// Asks for `path`, and gives what comes after the head of the answer, up to this moment.
+    fn open(&self, path: &str, until: Instant) -> Result<(u16, BufReader<Patient>), String> {
         let mut found = self.authority.to_socket_addrs().map_err(|error| error.to_string())?;
         let address = found.next().ok_or("nobody has this name")?;
-        let text = |error: std::io::Error| error.to_string();
+        let text = |error: io::Error| error.to_string();
         let mut io = TcpStream::connect_timeout(&address, PATIENCE).map_err(text)?;
-        io.set_read_timeout(Some(PATIENCE)).map_err(text)?;
         io.set_write_timeout(Some(PATIENCE)).map_err(text)?;
         let token = self.token.as_deref();
         if token.is_some_and(|token| !token.chars().all(|c| c.is_ascii_graphic())) {
@@ -103,7 +108,7 @@ impl Remote {
             authorization.unwrap_or_default(),
         );
         io.write_all(request.as_bytes()).map_err(text)?;
-        let mut lines = BufReader::new(io);
+        let mut lines = BufReader::new(Patient { io, until });
         let mut line = String::new();
         lines.by_ref().take(1_024).read_line(&mut line).map_err(text)?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -119,7 +124,11 @@ impl Remote {
 
     /// The answer to `path`: its status and its text.
     pub(crate) fn get(&self, path: &str) -> Result<(u16, String), Failure> {
-        let (status, body) = self.open(path).map_err(|why| self.failure(why))?;
+        self.get_until(path, Instant::now() + WHOLE)
+    }
+
+    fn get_until(&self, path: &str, until: Instant) -> Result<(u16, String), Failure> {
+        let (status, body) = self.open(path, until).map_err(|why| self.failure(why))?;
         let mut text = String::new();
         let read = body.take(ANSWER_MAX).read_to_string(&mut text);
         read.map_err(|error| self.failure(error.to_string()))?;
@@ -128,7 +137,8 @@ impl Remote {
 
     /// The events of a stream, one after the other.
     pub(crate) fn stream(&self, path: &str) -> Result<Stream, Failure> {
-        let (status, mut body) = self.open(path).map_err(|why| self.failure(why))?;
+        let until = Instant::now() + WHOLE;
+        let (status, mut body) = self.open(path, until).map_err(|why| self.failure(why))?;
         if status != 200 {
             let mut text = String::new();
             let _ = body.by_ref().take(2_000).read_to_string(&mut text);
@@ -138,15 +148,38 @@ impl Remote {
     }
 }
 
+/// A connection that is given up at some moment, however much it drips until then.
+#[derive(Debug)]
+struct Patient {
+    io: TcpStream,
+    until: Instant,
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now()).min(PATIENCE);
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "it did not answer in full in time");
+        if left.is_zero() {
+            return Err(late());
+        }
+        self.io.set_read_timeout(Some(left))?;
+        self.io.read(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => late(),
+            _ => error,
+        })
+    }
+}
+
 /// Server-sent events.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    lines: BufReader<TcpStream>,
+    lines: BufReader<Patient>,
 }
 
 impl Stream {
     /// The data of the next event; nothing once the stream has ended.
     pub(crate) fn next(&mut self) -> Option<String> {
+        self.lines.get_mut().until = Instant::now() + WHOLE;
         let mut data = String::new();
         loop {
             let mut line = String::new();
@@ -166,6 +199,34 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Answers one request with a head, and then with a byte now and then until nobody listens.
+    fn drips() -> Remote {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let (mut io, _) = listener.accept().unwrap();
+            let mut bytes = b"HTTP/1.0 200 OK\r\n\r\n".to_vec();
+            while io.write_all(&bytes).is_ok() {
+                bytes = b".".to_vec();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        Remote::parse(&address, None).unwrap()
+    }
+
+    #[test]
+    fn who_drips_is_given_up() {
+        let remote = drips();
+        let failure = remote.get_until("/", Instant::now() + Duration::from_millis(200));
+        assert!(failure.unwrap_err().why.contains("in full"));
+        let remote = drips();
+        let until = Instant::now() + Duration::from_millis(200);
+        let (status, lines) = remote.open("/", until).unwrap();
+        assert_eq!(status, 200);
+        let error = { lines }.read_line(&mut String::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
 
     #[test]
     fn a_place_may_be_written_in_many_ways() {

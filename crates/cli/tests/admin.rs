@@ -6,11 +6,14 @@ use http::{Request, Response};
 use http_body_util::Full;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tidegate::Task;
+use tidegate::admin::api::Snapshot;
 use tidegate::admin::{Admin, Page};
+use tidegate::client::{Balance, Balancer, Discovery, Endpoint, Layer};
+use tidegate_core::balance::WeightedConfig;
 use tidegate_core::levels::Levels;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
@@ -47,18 +50,26 @@ fn refused(admin: impl FnOnce(Admin) -> Admin) -> (Task, String, Page) {
 
 #[test]
 fn top_prints_how_things_stand_when_there_is_no_terminal() {
-    let (_task, decision, page) = refused(|admin| admin);
+    let elsewhere = || {
+        let mut snapshot = Snapshot::default();
+        snapshot.service = "elsewhere".to_owned();
+        snapshot
+    };
+    let (_task, decision, page) =
+        refused(|admin| admin.source("seen from outside, 2/3", elsewhere));
     let url = format!("http://{}/", page.address());
     let output = tidegate(&["top", &url]);
     assert_eq!(text(&output.stderr), "");
     assert!(output.status.success());
     let out = text(&output.stdout);
-    assert!(out.starts_with("checkout: "), "{out}");
+    assert!(out.starts_with("checkout (checkout): "), "{out}");
     for words in ["since ", "goodput", "SHEDDABLE", "executor_load", "quota: No quota server"] {
         assert!(out.contains(words), "no {words} in\n{out}");
     }
     assert!(out.contains(&decision), "{out}");
     assert_eq!(tidegate(&["top", &url, "--part", "checkout", "--once"]).status.code(), Some(0));
+    let odd = tidegate(&["top", &url, "--part", "seen from outside, 2/3"]);
+    assert!(text(&odd.stdout).starts_with("elsewhere (seen from outside, 2/3): "));
     let none = tidegate(&["top", &url, "--part", "nobody"]);
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("There are: checkout"), "{}", text(&none.stderr));
@@ -94,13 +105,26 @@ fn explain_tells_why_by_the_number_in_the_answer() {
 
 #[test]
 fn a_token_is_told_by_option_environment_or_address() {
-    let (_task, _, page) = refused(|admin| admin.token("0123456789abcdef").unwrap());
+    let (_task, decision, page) = refused(|admin| admin.token("0123456789abcdef").unwrap());
     let url = format!("http://{}", page.address());
-    // Whoever sits here gets in without; a wrong one is told so.
-    assert!(tidegate(&["top", &url]).status.success());
-    assert!(tidegate(&["top", &url, "--token", "0123456789abcdef"]).status.success());
     let address = format!("{url}/?token=0123456789abcdef");
-    assert!(tidegate(&["top", &address]).status.success());
+    for command in [&["top"][..], &["explain", &decision]] {
+        let run = |more: &[&str]| tidegate(&[command, more].concat());
+        // Who sits here needs it, too.
+        for wrong in [&[&url[..]][..], &[&url, "--token", "0123456789abcdee"]] {
+            let output = run(wrong);
+            assert_eq!(output.status.code(), Some(1), "{command:?} {wrong:?}");
+            let complaint = text(&output.stderr);
+            assert!(complaint.contains("token") && complaint.contains("401"), "{complaint}");
+        }
+        for right in [&[&url[..], "--token", "0123456789abcdef"][..], &[&address]] {
+            let output = run(right);
+            assert!(output.status.success(), "{command:?} {right:?}: {}", text(&output.stderr));
+        }
+        let mut by_environment = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        by_environment.args(command).arg(&url).env("TIDEGATE_TOKEN", "0123456789abcdef");
+        assert!(by_environment.stdin(Stdio::null()).output().unwrap().status.success());
+    }
 }
 
 #[test]
@@ -158,6 +182,69 @@ fn soon<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+type Backend = tower::util::BoxCloneSyncService<
+    Request<Full<bytes::Bytes>>,
+    Response<Full<bytes::Bytes>>,
+    std::convert::Infallible,
+>;
+
+/// Two endpoints without a network that say how full they are.
+fn balancer() -> Balancer<Backend> {
+    let make = |_: &Endpoint| {
+        let backend = service_fn(|_: Request<Full<bytes::Bytes>>| async {
+            let report = "TEXT application_utilization=0.4,rps_fractional=100";
+            let answer = Response::builder().header("endpoint-load-metrics", report);
+            Ok::<_, std::convert::Infallible>(answer.body(Full::default()).unwrap())
+        });
+        Ok::<_, std::convert::Infallible>(Backend::new(backend))
+    };
+    let policy = Balance::Weighted(WeightedConfig::default());
+    let discovery = Discovery::list(["10.0.0.1:80", "10.0.0.2:80"]);
+    Balancer::builder(discovery, make).balance(policy).build().unwrap()
+}
+
+/// Goes on for as long as the test.
+fn ask_others(inventory: &Layer, balancer: Balancer<Backend>) {
+    let client = inventory.layer(balancer);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            loop {
+                let answer = client.clone().oneshot(Request::new(Full::default())).await;
+                drop(answer);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    });
+}
+
+/// A query as Prometheus sees it once Grafana has filled in what was chosen.
+fn filled(target: &serde_json::Value) -> String {
+    let query = target["expr"].as_str().unwrap();
+    let query = query.replace("$job", ".*").replace("$instance", ".*");
+    query.replace("$__rate_interval", "1m")
+}
+
+/// Has Prometheus's own tool parse every query, each as a rule.
+fn check_by_promtool(folder: &Path, dashboard: &serde_json::Value) {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let rules = targets.enumerate().map(
+        |(n, target)| serde_json::json!({ "record": format!("query:{n}"), "expr": filled(target) }),
+    );
+    let rules: Vec<_> = rules.collect();
+    let count = rules.len();
+    // Every JSON is YAML.
+    let groups = serde_json::json!({ "groups": [{ "name": "dashboard", "rules": rules }] });
+    let file = folder.join("rules.yml");
+    std::fs::write(&file, groups.to_string()).unwrap();
+    let mut promtool = Command::new("promtool");
+    let checked = promtool.args(["check", "rules"]).arg(&file).output().unwrap();
+    let said = text(&checked.stdout) + &text(&checked.stderr);
+    assert!(checked.status.success(), "{said}");
+    assert!(said.contains(&format!("{count} rules found")), "{said}");
+}
+
 /// A real Prometheus scrapes us, and every query of the dashboard for Grafana is one that it runs.
 #[test]
 fn prometheus_scrapes_us_and_runs_every_query_of_the_dashboard() {
@@ -165,7 +252,11 @@ fn prometheus_scrapes_us_and_runs_every_query_of_the_dashboard() {
         eprintln!("left out: `cargo xtask test` installs Prometheus for it");
         return;
     }
-    let (task, _, page) = refused(|admin| admin);
+    let inventory = Layer::new("inventory");
+    let balancer = balancer();
+    let (task, _, page) =
+        refused(|admin| admin.client(&inventory).balancer("inventory", &balancer));
+    ask_others(&inventory, balancer);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prometheus");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
@@ -196,17 +287,26 @@ fn prometheus_scrapes_us_and_runs_every_query_of_the_dashboard() {
 
     let exported = tidegate(&["dashboards", "export"]);
     let dashboard: serde_json::Value = serde_json::from_slice(&exported.stdout).unwrap();
+    check_by_promtool(&folder, &dashboard);
+    // What is chosen from is there.
+    for (label, value) in [("job", "checkout"), ("instance", &page.address().to_string())] {
+        let path = format!("/api/v1/label/{label}/values?match[]=tidegate_inflight_requests");
+        let found: serde_json::Value = serde_json::from_str(&get(free, &path).unwrap()).unwrap();
+        assert_eq!(found["data"], serde_json::json!([value]));
+    }
     let mut answered = 0;
     let mut queries = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().unwrap() {
-            let query = target["expr"].as_str().unwrap();
-            let query = query.replace("$job", ".*").replace("$instance", ".*");
-            let query = query.replace("$__rate_interval", "1m");
+            let query = filled(target);
             let answer = ask(free, &query).unwrap();
             assert_eq!(answer["status"], "success", "{query}: {answer}");
             queries += 1;
-            answered += usize::from(answer["data"]["result"].get(0).is_some());
+            let has_answer = answer["data"]["result"].get(0).is_some();
+            answered += usize::from(has_answer);
+            // Clients and balancers have been at work; nobody among them is lame.
+            let asks = ["tidegate_client_", "tidegate_backend"].iter().any(|n| query.contains(n));
+            assert!(has_answer || !asks || query.contains("== 0"), "{query}: {answer}");
         }
     }
     // What is about customers, degraded answers and dark mode may have nothing to say yet.

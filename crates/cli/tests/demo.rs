@@ -180,6 +180,18 @@ fn get(authority: &str, path: &str) -> Option<Value> {
     serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
 }
 
+/// How all parts of the page stand, once a second, for as long as it is served.
+fn snapshots(authority: &str) -> impl Iterator<Item = Value> {
+    let mut io = std::net::TcpStream::connect(authority).unwrap();
+    let head = format!("GET /api/stream?parts=all HTTP/1.0\r\nhost: {authority}\r\n\r\n");
+    io.write_all(head.as_bytes()).unwrap();
+    let lines = BufReader::new(io).lines().map_while(Result::ok);
+    lines.filter_map(|line| {
+        let update: Value = serde_json::from_str(line.strip_prefix("data: ")?).ok()?;
+        Some(update["snapshot"].clone())
+    })
+}
+
 #[test]
 fn both_sides_are_on_one_page_while_it_goes_on() {
     let mut tidegate = tidegate(&["demo", "--headless", "--seconds", "60", "--sides", "at-once"]);
@@ -191,13 +203,10 @@ fn both_sides_are_on_one_page_while_it_goes_on() {
     let page = page.unwrap();
     let authority = page.trim_end_matches('/');
     for part in ["bare", "protected"] {
-        let path = format!("/api/snapshot?part={part}");
-        // A look a second; whoever waits so long for one waits in vain.
-        let shown = (0..300).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(100));
-            let snapshot = get(authority, &path)?;
-            (snapshot["work"]["offered"].as_f64()? > 0.0).then_some(snapshot)
-        });
+        let seen = |snapshot: &Value| {
+            snapshot["part"] == part && snapshot["work"]["offered"].as_f64() > Some(0.0)
+        };
+        let shown = snapshots(authority).find(seen);
         let shown = shown.unwrap_or_else(|| panic!("nothing was seen of {part}"));
         assert_eq!(shown["parts"], serde_json::json!(["protected", "bare"]));
         assert_ne!(shown["state"]["kind"], "gone", "{}", shown["state"]);

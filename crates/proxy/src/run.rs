@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tidegate::Task;
-use tidegate::admin::{Admin, Page};
+use tidegate::admin::{Admin, AdminError, Page};
 use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::{Life, Phase};
@@ -50,7 +50,7 @@ pub enum ProxyError {
         /// Where.
         address: SocketAddr,
         /// Why not.
-        source: io::Error,
+        source: AdminError,
     },
     /// A number makes no sense.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-// The page: one stream for each part, one set of panels for each stream.
+// The page: one stream, one set of panels for each part that it tells of.
 //
 // It only shows. What comes from the server is put into the document as text, never as markup.
 "use strict";
@@ -13,11 +13,16 @@ const KINDS = {
   lame_duck: ["Lame duck", "◼", "warn"],
   overrun: ["Overrun", "▼", "bad"],
   gone: ["Gone", "✕", "bad"],
+  failed: ["Cannot be looked at", "✕", "bad"],
   unknown: ["Unknown", "?", "calm"],
 };
 const LEVELS = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"];
 const EVENTS_MAX = 400;
 const LISTED_MAX = 40;
+
+/** Where the router is: whatever the page's own path is, this script lies beside it. */
+const ROOT = document.currentScript.src;
+const at = (path) => new URL(path, ROOT).href;
 
 let span = 300;
 const views = [];
@@ -269,13 +274,10 @@ class View {
     this.panels = new Map();
     this.heard = 0;
     this.root = $("#part").content.firstElementChild.cloneNode(true);
-    this.root.dataset.part = part || "";
+    this.root.dataset.part = part;
+    // Names of parts may have blanks, ids may not.
+    this.prefix = views.length ? `part-${views.length}-` : "";
     this.build();
-    this.connect();
-  }
-
-  get prefix() {
-    return this.part ? `${this.part}-` : "";
   }
 
   build() {
@@ -337,23 +339,6 @@ class View {
     return swatch(line.color ? css(line.color) : palette()[n % 8], line.dash || DASHES[n % 8]);
   }
 
-  connect() {
-    const query = this.part ? `?part=${encodeURIComponent(this.part)}` : "";
-    this.source?.close();
-    clearTimeout(this.again);
-    this.asked = Date.now();
-    this.source = new EventSource(`api/stream${query}`);
-    this.source.onmessage = (message) => this.take(JSON.parse(message.data));
-    this.source.onerror = () => {
-      away();
-      // A browser gives up on what is no stream, such as an error of a proxy in between.
-      if (this.source.readyState === EventSource.CLOSED) {
-        clearTimeout(this.again);
-        this.again = setTimeout(() => this.connect(), 1000);
-      }
-    };
-  }
-
   take({ snapshot, series, events }) {
     if (this.snapshot && this.snapshot.began_ms !== snapshot.began_ms) {
       const text = "The server was started anew";
@@ -370,7 +355,7 @@ class View {
       this.known.delete(gone.id);
     }
     away();
-    compare(this);
+    if (this === views[0]) head(this);
     this.show();
     document.body.dataset.updates = Number(document.body.dataset.updates || 0) + 1;
   }
@@ -512,35 +497,61 @@ function add(part) {
   views.push(view);
   $("#parts").append(view.root);
   document.body.classList.toggle("compare", views.length > 1);
+  return view;
 }
 
-/** The first to answer names the others. */
-function compare(view) {
-  const { snapshot } = view;
+/** What stands above all parts is about the first. */
+function head({ snapshot }) {
   setText($("#service"), snapshot.service || "tidegate");
   const others = snapshot.parts.length > 1 ? `parts ${snapshot.parts.join(", ")}; ` : "";
   setText($("#about"), `${others}tidegate ${snapshot.version}, up ${ago(snapshot.at_ms - snapshot.began_ms)}`);
   document.title = `${KINDS[snapshot.state.kind]?.[1] || ""} ${snapshot.service || "tidegate"}`;
-  if (view !== views[0] || only) return;
-  view.part ||= snapshot.part;
-  for (const part of snapshot.parts.slice(1)) {
-    if (!views.some((other) => other.part === part)) add(part);
-  }
 }
+
+/**
+ * The stream of all parts. There is one, however many parts there are: a browser opens six
+ * connections to a host for all of its pages together.
+ */
+const feed = {
+  source: null,
+  again: 0,
+  asked: 0,
+  heard: 0,
+
+  connect() {
+    this.source?.close();
+    clearTimeout(this.again);
+    this.asked = Date.now();
+    const query = only === null ? "parts=all" : `part=${encodeURIComponent(only)}`;
+    this.source = new EventSource(at(`api/stream?${query}`));
+    this.source.onmessage = (message) => {
+      this.heard = Date.now();
+      const update = JSON.parse(message.data);
+      const { part } = update.snapshot;
+      (views.find((view) => view.part === part) || add(part)).take(update);
+    };
+    this.source.onerror = () => {
+      away();
+      // A browser gives up on what is no stream, such as an error of a proxy in between.
+      if (this.source.readyState === EventSource.CLOSED) {
+        clearTimeout(this.again);
+        this.again = setTimeout(() => this.connect(), 1000);
+      }
+    };
+  },
+};
 
 /** A server says something every second; who is silent for so long is away, whatever the connection says. */
 const SILENT_MS = 5000;
 
 /** Says so while a server does not answer. */
 function away() {
-  const silent = (view) => Date.now() - Math.max(view.heard, view.asked) > SILENT_MS;
-  for (const view of views.filter(silent)) view.connect();
-  const quiet = (view) => view.heard && Date.now() - view.heard > SILENT_MS;
-  const gone = views.some((view) => view.source.readyState !== EventSource.OPEN || quiet(view));
+  if (Date.now() - Math.max(feed.heard, feed.asked) > SILENT_MS) feed.connect();
+  const quiet = feed.heard && Date.now() - feed.heard > SILENT_MS;
+  const gone = feed.source.readyState !== EventSource.OPEN || quiet;
   const banner = $("#away");
   if (banner.hidden === gone) banner.hidden = !gone;
-  const heard = Math.max(...views.map((view) => view.heard));
-  if (gone) setText($("time", banner), heard ? clock(heard) : "never");
+  if (gone) setText($("time", banner), feed.heard ? clock(feed.heard) : "never");
   document.body.classList.toggle("stale", gone);
 }
 
@@ -556,7 +567,7 @@ async function explain(event) {
   changes.replaceChildren();
   if (!dialog.open) dialog.showModal();
   try {
-    const answer = await fetch(`api/explain/${encodeURIComponent(event.id)}`);
+    const answer = await fetch(at(`api/explain/${encodeURIComponent(event.id)}`));
     if (!answer.ok) {
       facts.append(element("dt", {}, "Not known"), element("dd", {}, await answer.text()));
       return;
@@ -580,31 +591,27 @@ function setSpan(seconds) {
   for (const view of views) if (view.snapshot) view.show();
 }
 
-function theme(next) {
-  if (next) document.documentElement.dataset.theme = next;
-  else delete document.documentElement.dataset.theme;
+function recolour() {
+  applyTheme();
   for (const view of views) view.recolour();
 }
 
-const isDark = () => document.documentElement.dataset.theme ?
-  document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-
 function toggleTheme() {
-  const next = isDark() ? "light" : "dark";
+  chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   try {
-    localStorage.setItem("theme", next);
+    localStorage.setItem("theme", chosenTheme);
   } catch {
-    // Whoever forbids storage chooses anew each time.
+    // It holds until the page is closed.
   }
-  theme(next);
+  recolour();
 }
 
 function movePanel(step) {
   const panels = [...document.querySelectorAll(".panel")];
   const at = panels.indexOf(document.activeElement?.closest(".panel"));
   const next = panels[Math.min(panels.length - 1, Math.max(0, at + step))];
-  next.focus({ preventScroll: true });
-  next.scrollIntoView({ block: "nearest" });
+  next?.focus({ preventScroll: true });
+  next?.scrollIntoView({ block: "nearest" });
 }
 
 document.addEventListener("keydown", (event) => {
@@ -634,10 +641,5 @@ $("#help").addEventListener("click", () => $("#keys").showModal());
 for (const dialog of document.querySelectorAll("dialog")) {
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
 }
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(document.documentElement.dataset.theme));
-try {
-  theme(localStorage.getItem("theme"));
-} catch {
-  theme(null);
-}
-add(only || "");
+prefersDark.addEventListener("change", recolour);
+feed.connect();

@@ -31,10 +31,12 @@ struct Running {
 
 /// How a service is to be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Setup {
+pub(super) struct Setup<'a> {
     pub(super) side: Side,
     pub(super) rounds: u64,
     pub(super) cpu: Option<usize>,
+    /// Where it goes if it cannot be on that one.
+    pub(super) all: &'a [usize],
     /// How much of that CPU is its own, which quotas are parts of.
     pub(super) share: f64,
     pub(super) port: Option<u16>,
@@ -56,7 +58,7 @@ impl Company {
     /// Starts a service and waits until it listens. What it says about itself later goes to `hear`.
     pub(super) fn start(
         &self,
-        setup: Setup,
+        setup: Setup<'_>,
         hear: impl Fn(Status) + Send + 'static,
     ) -> Outcome<Place> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -65,6 +67,10 @@ impl Company {
             if let Some(value) = value {
                 command.args([name, &value.to_string()]);
             }
+        }
+        if !setup.all.is_empty() {
+            let all: Vec<String> = setup.all.iter().map(usize::to_string).collect();
+            command.args(["--all", &all.join(",")]);
         }
         command.args(["--share", &setup.share.to_string()]);
         // A group of its own: Ctrl-C at the terminal is for us, and we see to the rest.

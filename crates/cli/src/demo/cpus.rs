@@ -15,7 +15,9 @@
 //! The kernel gives each half of it, and more while the other idles: that is in favour of the one
 //! that has fallen behind.
 //!
-//! Where the system refuses to pin, everything runs anywhere, and the report says so.
+//! A service that cannot be pinned would stay where whoever starts it is, on the CPUs of the load.
+//! So it goes back to all that the demo was given; where the system refuses that as well, the
+//! report says where it runs.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -37,6 +39,8 @@ pub(super) struct Places {
     pub(super) services: [Option<usize>; 2],
     /// The CPUs of the load; empty means any.
     pub(super) load: Vec<usize>,
+    /// All that the demo was given.
+    pub(super) all: Vec<usize>,
     /// Whether both sides are driven at the same time.
     pub(super) at_once: bool,
 }
@@ -45,9 +49,7 @@ impl Places {
     /// For the CPUs that this process may use, and whether somebody watches.
     pub(super) fn find(turns: Turns, watched: bool) -> Self {
         let turns = if turns == Turns::Auto && watched { Turns::AtOnce } else { turns };
-        let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-        let allowed: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
-        Self::among(&allowed, turns)
+        Self::among(&allowed(), turns)
     }
 
     fn among(allowed: &[usize], turns: Turns) -> Self {
@@ -56,15 +58,14 @@ impl Places {
             Turns::AtOnce => true,
             Turns::InTurn => false,
         };
-        match *allowed {
-            [] | [_] => Self { services: [None; 2], load: Vec::new(), at_once },
+        let (services, load) = match *allowed {
+            [] | [_] => ([None; 2], Vec::new()),
             [first, second, ref rest @ ..] if at_once && !rest.is_empty() => {
-                Self { services: [Some(first), Some(second)], load: rest.to_vec(), at_once }
+                ([Some(first), Some(second)], rest.to_vec())
             }
-            [first, ref rest @ ..] => {
-                Self { services: [Some(first); 2], load: rest.to_vec(), at_once }
-            }
-        }
+            [first, ref rest @ ..] => ([Some(first); 2], rest.to_vec()),
+        };
+        Self { services, load, all: allowed.to_vec(), at_once }
     }
 
     /// How much of a CPU each service has while it is driven.
@@ -102,6 +103,37 @@ impl Places {
     }
 }
 
+/// The CPUs that the calling thread may use.
+fn allowed() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// Where a service has come to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) enum Seat {
+    /// On the CPU that it was given, or nobody has given it one.
+    Own,
+    /// On any that the demo was given.
+    Any,
+    /// Where whoever started it is.
+    Inherited,
+}
+
+/// Has the calling thread, and those that it starts, stay on `cpu`; if that cannot be, on any of
+/// `all`.
+pub(super) fn sit(cpu: Option<usize>, all: &[usize]) -> Seat {
+    let Some(cpu) = cpu else { return Seat::Own };
+    if pin(&[cpu]) {
+        return Seat::Own;
+    }
+    // Whether that has worked is seen in what is allowed: it may have been so before.
+    pin(all);
+    let allowed = allowed();
+    let free = !all.is_empty() && all.iter().all(|cpu| allowed.contains(cpu));
+    if free { Seat::Any } else { Seat::Inherited }
+}
+
 /// Has the calling thread, and those that it starts, run on these CPUs only. Returns whether that
 /// worked; with none nothing is asked.
 pub(super) fn pin(cpus: &[usize]) -> bool {
@@ -129,7 +161,8 @@ mod tests {
     #[test]
     fn places_by_the_table() {
         let places = |allowed: &[usize], turns| {
-            let Places { services, load, at_once } = Places::among(allowed, turns);
+            let Places { services, load, all, at_once } = Places::among(allowed, turns);
+            assert_eq!(all, allowed);
             (services, load, at_once)
         };
         let table = [
@@ -143,6 +176,25 @@ mod tests {
         for (allowed, turns, expected) in table {
             assert_eq!(places(allowed, turns), expected, "{allowed:?} {turns:?}");
         }
+    }
+
+    /// On a thread of its own, as it moves that.
+    #[test]
+    fn who_cannot_be_pinned_leaves_the_cpus_of_the_load() {
+        // One that no machine of ours has.
+        let nowhere = Some(CpuSet::MAX_CPU - 1);
+        let seats = std::thread::spawn(move || {
+            let all = allowed();
+            let load = [*all.last().unwrap()];
+            assert!(pin(&load));
+            let seat = sit(nowhere, &all);
+            assert_eq!((seat, allowed()), (Seat::Any, all.clone()));
+            assert_eq!((sit(Some(load[0]), &all), allowed()), (Seat::Own, load.to_vec()));
+            // It was given none, or is not told which there are.
+            assert_eq!((sit(None, &all), allowed()), (Seat::Own, load.to_vec()));
+            assert_eq!((sit(nowhere, &[]), allowed()), (Seat::Inherited, load.to_vec()));
+        });
+        seats.join().unwrap();
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //! **Work, not time.** A request spins a fixed number of rounds. If it span for a time, a core that
 //! others take from would do as much as one of its own, and there would be no overload.
 
-use super::{Outcome, cpus};
+use super::Outcome;
+use super::cpus::{self, Seat};
 use axum::routing::get;
 use axum::{Extension, Router};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -62,6 +63,9 @@ pub(crate) struct Options {
     /// The CPU to stay on
     #[arg(long)]
     cpu: Option<usize>,
+    /// Where to go if it cannot be
+    #[arg(long, value_delimiter = ',')]
+    all: Vec<usize>,
     /// How much of that CPU is its own
     #[arg(long, default_value_t = 1.0)]
     share: f64,
@@ -74,8 +78,8 @@ pub(crate) struct Options {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) port: u16,
-    /// Whether it stays on its CPU.
-    pub(super) pinned: bool,
+    /// Where it runs.
+    pub(super) seat: Seat,
     /// Whether the wanted port was taken.
     pub(super) port_taken: bool,
     /// Where its dashboard is, if it has one.
@@ -143,7 +147,7 @@ pub(super) fn raise_file_limit() {
 /// The service itself.
 pub(crate) fn run(options: &Options) -> Outcome {
     // Threads that are started later inherit it.
-    let pinned = options.cpu.is_some_and(|cpu| cpus::pin(&[cpu]));
+    let seat = cpus::sit(options.cpu, &options.all);
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -153,7 +157,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         // Without one the service is the same.
         let page = task.as_ref().and_then(|task| Admin::new(task).spawn("127.0.0.1:0").ok());
         let dashboard = page.as_ref().map(|page| format!("http://{}/", page.address()));
-        say(&Hello { port, pinned, port_taken, dashboard })?;
+        say(&Hello { port, seat, port_taken, dashboard })?;
         std::thread::Builder::new().name("orders".to_owned()).spawn(move || obey(task.as_ref()))?;
         Ok(axum::serve(listener, router).await?)
     })

@@ -2,7 +2,7 @@
 //! others may look at meanwhile.
 
 use super::company::{Company, Place, Setup, rounds_on};
-use super::cpus::{self, Places};
+use super::cpus::{self, Places, Seat};
 use super::drive::{self, Drive, Tape, Tweaks};
 use super::record::Record;
 use super::script::{Timing, Tweak};
@@ -103,7 +103,8 @@ impl Show {
         let count = if self.places.at_once { 2 } else { 1 };
         let mut places = Vec::new();
         for cpu in &self.places.services[..count] {
-            let setup = Setup { side: Side::Bare, rounds, cpu: *cpu, share: 1.0, port: None };
+            let all = &self.places.all;
+            let setup = Setup { side: Side::Bare, rounds, cpu: *cpu, all, share: 1.0, port: None };
             places.push(self.company.start(setup, |_| ())?);
         }
         let addresses: Vec<_> = places.iter().map(|place| place.address).collect();
@@ -129,9 +130,9 @@ impl Show {
         });
         let board = Arc::clone(&self.board);
         let hear = move |status| lock(&board).statuses[side.index()] = Some(status);
-        let place = self
-            .company
-            .start(Setup { side, rounds, cpu, share: self.places.share(), port }, hear)?;
+        let Places { all, .. } = &self.places;
+        let setup = Setup { side, rounds, cpu, all, share: self.places.share(), port };
+        let place = self.company.start(setup, hear)?;
         let mut board = lock(&self.board);
         board.dashboards[side.index()].clone_from(&place.hello.dashboard);
         if let Some(port) = port.filter(|_| place.hello.port_taken) {
@@ -139,9 +140,14 @@ impl Show {
                 format!("port {port} is taken: {} is on {}", side.name(), place.address.port());
             board.notices.push(words);
         }
-        if cpu.is_some() && !place.hello.pinned {
-            let words = format!("the system refuses to pin {}: it runs on any CPU", side.name());
-            board.notices.push(words);
+        let runs = match place.hello.seat {
+            Seat::Own => None,
+            Seat::Any => Some("on any CPU"),
+            Seat::Inherited => Some("beside the load, which takes from it"),
+        };
+        if let Some(runs) = runs {
+            let name = side.name();
+            board.notices.push(format!("the system refuses to pin {name}: it runs {runs}"));
         }
         Ok(place)
     }

@@ -14,19 +14,18 @@ use super::service::Side;
 use super::show::{Board, Show, Stage};
 use crate::remote::Remote;
 use std::collections::HashSet;
-use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::admin::api::{Event, Explanation, Kind, Level, Snapshot};
-use tidegate::admin::{Admin, Page, Source};
+use tidegate::admin::{Admin, AdminError, Page, Source};
 use tidegate_core::Criticality;
 
 /// Bins in a second.
 const SECOND: usize = (1_000 / BIN.as_millis()) as usize;
 
 /// Serves it on any free port of loopback, for as long as what is returned is kept.
-pub(super) fn open(show: &Show) -> io::Result<Page> {
+pub(super) fn open(show: &Show) -> Result<Page, AdminError> {
     let protected =
         Protected { board: Arc::clone(&show.board), last: absent(), seen: HashSet::new() };
     let bare = Bare {

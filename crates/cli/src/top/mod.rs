@@ -36,10 +36,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     let remote = options.place.remote()?;
     let path = match &options.part {
-        Some(part) if part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.~".contains(c)) => {
-            format!("/api/stream?part={part}")
-        }
-        Some(_) => return Err(no_part()),
+        Some(part) => format!("/api/stream?part={}", escaped(part)),
         None => "/api/stream".to_owned(),
     };
     let mut stream = remote.stream(&path)?;
@@ -69,12 +66,15 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     Ok(Ending::default())
 }
 
-fn no_part() -> Failure {
-    Failure {
-        what: "there is no such part".to_owned(),
-        why: "names of parts have letters, digits, `-`, `_`, `.` and `~`".to_owned(),
-        next: "leave --part out to see the first, and the names of all",
-    }
+/// As it stands in an address.
+fn escaped(name: &str) -> String {
+    let written = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    name.bytes().map(written).collect()
 }
 
 /// Draws until somebody leaves. The terminal is as it was afterwards, whatever happens.
@@ -95,8 +95,9 @@ fn show(
             Ok(_) => {}
         }
     };
-    ratatui::try_restore()?;
-    shown
+    let restored = ratatui::try_restore();
+    // What went wrong first is what there is to tell.
+    shown.and(restored)
 }
 
 /// The key that is pressed within a turn, if any is. Ctrl-C is that of leaving.

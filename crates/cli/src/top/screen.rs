@@ -87,7 +87,7 @@ fn draw_state(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let snapshot = &view.snapshot;
     let color = match snapshot.state.kind {
         Kind::Healthy => GOOD,
-        Kind::Shedding | Kind::Overrun | Kind::Gone => BAD,
+        Kind::Shedding | Kind::Overrun | Kind::Gone | Kind::Failed => BAD,
         Kind::Degrading | Kind::OutOfQuota | Kind::LameDuck => WARN,
         _ => LINE,
     };

@@ -93,6 +93,8 @@ pub enum Kind {
     Overrun,
     /// The task is gone.
     Gone,
+    /// It cannot be looked at.
+    Failed,
     /// Nothing is known.
     #[default]
     #[serde(other)]

@@ -1,26 +1,30 @@
 //! Who may look.
 //!
 //! The page tells who the customers are, how full the task is and what it refuses: not for
-//! strangers. It changes nothing, so whoever sits at this machine may see it; everybody else needs
-//! the token that the service was given, and without one nobody else gets in.
+//! strangers. It changes nothing, so where no token was set, whoever sits at this machine may see
+//! it, and nobody else. Where one was set, everybody needs it, also at this machine: whoever sets
+//! one shares the machine, or has something before the page that makes all requests local.
 //!
-//! | asks | without a token | with the right one |
-//! |---|---|---|
-//! | from this machine, for a name of this machine | served | served |
-//! | from this machine, for another name | refused | served |
-//! | from elsewhere, or from nobody knows where | refused | served |
-//! | anything but GET and HEAD | refused | refused |
+//! | asks | no token was set | shows the token | does not |
+//! |---|---|---|---|
+//! | from this machine, for a name of this machine | served | served | refused |
+//! | from this machine, for another name | refused | served | refused |
+//! | from elsewhere, or from nobody knows where | refused | served | refused |
+//! | anything but GET and HEAD | refused | refused | refused |
 //!
 //! **A name of this machine.** A page of a stranger can make its own name mean 127.0.0.1 and then
 //! ask, from the browser of whoever sits here, as if it were us (DNS rebinding). Its requests carry
 //! its name in `host`. And a proxy on this machine that serves others says so as a rule, in
 //! `forwarded`, `via`, `x-forwarded-for` and others: what comes through it comes from elsewhere.
-//! One that says nothing, and passes on our own name, cannot be told from whoever sits here: do not
-//! put such a proxy before this.
+//! One that says nothing, and passes on our own name, cannot be told from whoever sits here: set a
+//! token where there is one.
 //!
 //! **The token** comes as `authorization: Bearer`, or once as `?token=` in the address, which is
 //! answered by a cookie and the address without it, so that it does not stay in the history of the
-//! browser. The cookie is for this host, whatever the port, and no script can read it.
+//! browser. The new address is written relative to the old one: whatever path the router is nested
+//! at, or a proxy has taken off, stays. Browsers send a cookie to all ports of a host, so its name
+//! has the port that was asked for, and the pages of two services do not forget each other's. No
+//! script can read it.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,7 +33,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use std::net::SocketAddr;
 
-/// The name of the cookie.
+/// The name of the cookie, before the port.
 const COOKIE_NAME: &str = "tidegate_token";
 /// What proxies say about whom they serve.
 const PROXIED: [HeaderName; 7] = [
@@ -85,9 +89,9 @@ impl Token {
         own.len() == other.len() && differ == 0
     }
 
-    /// The cookie that stands for it.
-    fn cookie(&self) -> String {
-        format!("{COOKIE_NAME}={}; Path=/; HttpOnly; SameSite=Strict", self.0)
+    /// The cookie of this name that stands for it.
+    fn cookie(&self, name: &str) -> String {
+        format!("{name}={}; Path=/; HttpOnly; SameSite=Strict", self.0)
     }
 }
 
@@ -126,27 +130,21 @@ pub(super) fn check(token: Option<&Token>, peer: Option<IpAddr>, request: &Parts
         return Verdict::Forbidden(OTHER_SITE);
     }
     if let Some(token) = token {
-        match shown(headers, uri) {
+        let name = cookie_name(headers, uri);
+        return match shown(headers, uri, &name) {
             Some(Shown::InAddress(found)) if token.is(found) => {
-                let cookie = token.cookie();
-                return Verdict::Remember { cookie, location: without_token(uri) };
+                Verdict::Remember { cookie: token.cookie(&name), location: without_token(uri) }
             }
-            Some(Shown::InHeader(found)) if token.is(found) => return Verdict::Serve,
-            // What is wrong is said, even to those who would get in without.
-            Some(Shown::InAddress(_)) => return Verdict::Unauthorized,
-            _ => {}
-        }
+            Some(Shown::InHeader(found)) if token.is(found) => Verdict::Serve,
+            _ => Verdict::Unauthorized,
+        };
     }
-    let refuse = |text| match token {
-        Some(_) => Verdict::Unauthorized,
-        None => Verdict::Forbidden(text),
-    };
     let proxied = PROXIED.iter().any(|name| headers.contains_key(name));
     if proxied || !peer.is_some_and(|ip| THIS_MACHINE.contains(&ip.to_canonical())) {
-        return refuse(NO_TOKEN);
+        return Verdict::Forbidden(NO_TOKEN);
     }
     if !host(headers, uri).is_some_and(is_of_this_machine) {
-        return refuse(OTHER_NAME);
+        return Verdict::Forbidden(OTHER_NAME);
     }
     Verdict::Serve
 }
@@ -157,7 +155,7 @@ enum Shown<'a> {
     InAddress(&'a str),
 }
 
-fn shown<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<Shown<'a>> {
+fn shown<'a>(headers: &'a HeaderMap, uri: &'a Uri, cookie: &str) -> Option<Shown<'a>> {
     if let Some(token) = parameter(uri, "token") {
         return Some(Shown::InAddress(token));
     }
@@ -170,7 +168,7 @@ fn shown<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<Shown<'a>> {
     }
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|c| c.split_once('='));
-    pairs.find(|(name, _)| name.trim() == COOKIE_NAME).map(|(_, v)| Shown::InHeader(v.trim()))
+    pairs.find(|(name, _)| name.trim() == cookie).map(|(_, v)| Shown::InHeader(v.trim()))
 }
 
 /// The value of a parameter of the address, as it stands there.
@@ -179,28 +177,44 @@ pub(super) fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
     pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
+/// The same address without the token, from there.
 fn without_token(uri: &Uri) -> String {
     let rest: Vec<&str> = (uri.query().unwrap_or_default().split('&'))
         .filter(|pair| !pair.is_empty() && !pair.starts_with("token="))
         .collect();
-    // One slash only: two would be the name of another host.
-    let path = format!("/{}", uri.path().trim_start_matches('/'));
-    if rest.is_empty() { path } else { format!("{path}?{}", rest.join("&")) }
+    format!("?{}", rest.join("&"))
 }
 
-/// Whom the request is for: without the port.
-fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+/// With the port that was asked for, if that is not the usual one.
+fn cookie_name(headers: &HeaderMap, uri: &Uri) -> String {
+    let port = authority(headers, uri).and_then(|of| of.get(host_end(of)..)?.strip_prefix(':'));
+    match port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit())) {
+        Some(port) if !port.is_empty() => format!("{COOKIE_NAME}_{port}"),
+        _ => COOKIE_NAME.to_owned(),
+    }
+}
+
+/// Whom the request is for.
+fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let mut named = headers.get_all(HOST).iter();
-    let host = match (named.next(), named.next()) {
-        (Some(host), None) => host.to_str().ok()?,
-        (None, _) => uri.authority()?.as_str(),
-        (Some(_), Some(_)) => return None,
-    };
-    let end = match host.rfind(']') {
+    match (named.next(), named.next()) {
+        (Some(host), None) => host.to_str().ok(),
+        (None, _) => Some(uri.authority()?.as_str()),
+        (Some(_), Some(_)) => None,
+    }
+}
+
+/// Where the port begins.
+fn host_end(authority: &str) -> usize {
+    match authority.rfind(']') {
         Some(bracket) => bracket + 1,
-        None => host.find(':').unwrap_or(host.len()),
-    };
-    host.get(..end)
+        None => authority.find(':').unwrap_or(authority.len()),
+    }
+}
+
+fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let authority = authority(headers, uri)?;
+    authority.get(..host_end(authority))
 }
 
 fn is_of_this_machine(host: &str) -> bool {
@@ -290,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_it_to_others_and_a_wrong_one_does_not() {
+    fn with_a_token_everybody_needs_it_and_a_wrong_one_is_none() {
         let here = IpAddr::from(Ipv4Addr::LOCALHOST);
         let there = IpAddr::from(Ipv4Addr::new(10, 0, 0, 7));
         let outside: &[(&str, &str)] = &[("host", "dash.example")];
@@ -299,7 +313,8 @@ mod tests {
         for (peer, headers, expected) in [
             (there, outside, Verdict::Unauthorized),
             (here, outside, Verdict::Unauthorized),
-            (here, &[("host", "localhost")], Verdict::Serve),
+            (here, &[("host", "localhost")], Verdict::Unauthorized),
+            (here, &[("host", "localhost"), ("authorization", &bearer)], Verdict::Serve),
             (there, &[("host", "dash.example"), ("authorization", &bearer)], Verdict::Serve),
             (there, &[("host", "dash.example"), ("cookie", &cookie)], Verdict::Serve),
             (
@@ -325,14 +340,40 @@ mod tests {
             location: location.to_owned(),
         };
         for (uri, expected) in [
-            ("/?token=0123456789abcdef", remember("/")),
-            ("/?part=a&token=0123456789abcdef", remember("/?part=a")),
-            ("//evil.example/?token=0123456789abcdef", remember("/evil.example/")),
+            ("/?token=0123456789abcdef", remember("?")),
+            ("/?part=a&token=0123456789abcdef", remember("?part=a")),
+            ("//evil.example/?token=0123456789abcdef", remember("?")),
             ("/?token=0123456789abcdee", Verdict::Unauthorized),
         ] {
             assert_eq!(with_token(there, uri, outside), expected, "{uri}");
         }
         assert_eq!(with_token(here, "/?token=x", &[("host", "localhost")]), Verdict::Unauthorized);
+    }
+
+    #[test]
+    fn pages_at_two_ports_have_two_cookies() {
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        for (host, name) in [
+            ("localhost:9900", "tidegate_token_9900"),
+            ("127.0.0.1:9901", "tidegate_token_9901"),
+            ("[::1]:9902", "tidegate_token_9902"),
+            ("[::1]", "tidegate_token"),
+            ("dash.example", "tidegate_token"),
+            ("dash.example:", "tidegate_token"),
+            ("dash.example:a=b;", "tidegate_token"),
+        ] {
+            let headers = [("host", host)];
+            let verdict = with_token(here, &format!("/?token={TOKEN}"), &headers);
+            let Verdict::Remember { cookie, .. } = verdict else { panic!("{verdict:?}") };
+            assert!(cookie.starts_with(&format!("{name}={TOKEN};")), "{host}: {cookie}");
+            // The other's comes along, and counts for nothing.
+            let both = format!("tidegate_token_1=fedcba9876543210; {name}={TOKEN}");
+            let headers = [("host", host), ("cookie", &both)];
+            assert_eq!(with_token(here, "/", &headers), Verdict::Serve, "{host}");
+            let other = format!("tidegate_token_1={TOKEN}");
+            let headers = [("host", host), ("cookie", &other)];
+            assert_eq!(with_token(here, "/", &headers), Verdict::Unauthorized, "{host}");
+        }
     }
 
     #[test]

@@ -4,17 +4,19 @@ use super::Admin;
 use super::api::{Event, Snapshot};
 use super::guard::{self, Token, Verdict, parameter};
 use super::hub::Hub;
+use super::text::decoded;
 use crate::health::{Health, LIVEZ, READYZ};
 use crate::life::{Life, Phase};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{OriginalUri, Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::sse::{Event as Message, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use core::convert::Infallible;
+use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, Stream};
 use http::header::{
@@ -26,6 +28,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::watch;
 
 /// The page runs its own script and nothing else, and speaks to nobody else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -34,6 +37,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Ready, as whoever takes a service out of rotation for not knowing makes an outage of a line that
+/// is missing.
+const NO_LIFE: &str = "no life attached: nothing is known of starting and draining \
+                       (Admin::life gives it one)\n";
 /// More viewers than look at one task, and few enough that their connections are no burden.
 const STREAMS_MAX: usize = 64;
 /// How soon a page asks again when its stream has ended.
@@ -56,10 +63,13 @@ macro_rules! asset {
     };
 }
 
-/// Everything that the page is made of.
+/// The page. What it asks for stands there as `./NAME`.
+const PAGE: &str = include_str!("../../dashboard/index.html");
+
+/// Everything else that it is made of.
 const ASSETS: &[Asset] = &[
-    asset!("/", "index.html", "text/html; charset=utf-8"),
     asset!("/app.js", "app.js", "text/javascript; charset=utf-8"),
+    asset!("/theme.js", "theme.js", "text/javascript; charset=utf-8"),
     asset!("/charts.js", "charts.js", "text/javascript; charset=utf-8"),
     asset!("/style.css", "style.css", "text/css; charset=utf-8"),
     asset!("/icon.svg", "icon.svg", "image/svg+xml"),
@@ -79,7 +89,7 @@ pub(super) struct Shared {
 }
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
-    let mut router = Router::new();
+    let mut router = Router::new().route("/", get(page));
     for asset in ASSETS {
         let serve = || async {
             let headers = [(CONTENT_TYPE, asset.kind), (CACHE_CONTROL, "no-cache")];
@@ -97,6 +107,18 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(READYZ, get(health))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guarded))
         .with_state(shared)
+}
+
+/// The page, at whatever path: nested at `/x` it is `/x`, and what it asks for is below that.
+async fn page(OriginalUri(uri): OriginalUri) -> Response {
+    let headers = [(CONTENT_TYPE, "text/html; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
+    let last = uri.path().rsplit('/').next().unwrap_or_default();
+    // What else may stand in a path is not put into markup.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%".contains(c);
+    if last.is_empty() || !last.chars().all(plain) {
+        return (headers, PAGE).into_response();
+    }
+    (headers, PAGE.replace("\"./", &format!("\"./{last}/"))).into_response()
 }
 
 /// Lets in who may look, and tells browsers what they may do with the answer.
@@ -118,7 +140,8 @@ async fn guarded(State(shared): State<Arc<Shared>>, request: Request, next: Next
             (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD")], text).into_response()
         }
         Verdict::Unauthorized => {
-            let text = "A token is wanted: `authorization: Bearer TOKEN` or `?token=TOKEN`.\n";
+            let text = "A token is wanted, also from this machine: \
+                        `authorization: Bearer TOKEN` or `?token=TOKEN`.\n";
             let headers = [(WWW_AUTHENTICATE, "Bearer")];
             (StatusCode::UNAUTHORIZED, headers, text).into_response()
         }
@@ -141,7 +164,8 @@ async fn guarded(State(shared): State<Arc<Shared>>, request: Request, next: Next
 
 /// Shows the part that is asked for, or names those that there are.
 fn of_part(hub: &Hub, uri: &Uri, show: impl FnOnce(usize) -> Response) -> Response {
-    if let Some(part) = hub.part(parameter(uri, "part")) {
+    let name = parameter(uri, "part").map(decoded);
+    if let Some(part) = hub.part(name.as_deref()) {
         return show(part);
     }
     let text = format!("There is no such part. There are: {}\n", hub.names().join(", "));
@@ -187,7 +211,7 @@ async fn health(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     let known = shared.health.as_ref().and_then(|health| health.answer(uri.path()));
     match known {
         Some(answer) => answer.map(Body::from),
-        // Without a life there is nothing to say but that somebody answers.
+        None if uri.path() == READYZ => NO_LIFE.into_response(),
         None => "alive\n".into_response(),
     }
 }
@@ -213,36 +237,67 @@ impl Drop for Viewer {
     }
 }
 
+/// One part, or all of them in one stream: browsers allow six connections to a host, whichever
+/// pages they are for.
 async fn updates(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
-    of_part(&shared.hub, &uri, |part| {
-        let Some(viewer) = Viewer::new(&shared) else {
-            let text = format!("{STREAMS_MAX} are looking already. Try when one has gone.\n");
-            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-        };
-        Sse::new(messages(viewer, part)).into_response()
-    })
+    match parameter(&uri, "parts") {
+        None => of_part(&shared.hub, &uri, |part| watch(&shared, part..part + 1)),
+        Some("all") => watch(&shared, 0..shared.hub.names().len()),
+        Some(_) => {
+            let text = "`parts` is `all`; for one of them it is `part` and its name.\n";
+            (StatusCode::BAD_REQUEST, text).into_response()
+        }
+    }
 }
 
-/// All that is remembered, then what is new, once a second.
-fn messages(viewer: Viewer, part: usize) -> impl Stream<Item = Result<Message, Infallible>> {
-    let looks = viewer.shared.hub.looks();
-    let begin = (viewer, looks, None::<u64>);
-    stream::unfold(begin, move |(viewer, mut looks, sent)| async move {
-        if sent.is_some() {
-            // Fails when the hub is gone; that takes this stream, too.
-            looks.changed().await.ok()?;
-        } else {
-            looks.mark_unchanged();
+fn watch(shared: &Arc<Shared>, parts: Range<usize>) -> Response {
+    let Some(viewer) = Viewer::new(shared) else {
+        let text = format!("{STREAMS_MAX} are looking already. Try when one has gone.\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
+    Sse::new(messages(viewer, parts)).into_response()
+}
+
+/// Where a stream is.
+struct Reading {
+    viewer: Viewer,
+    looks: watch::Receiver<u64>,
+    /// The time of what was last sent of each part.
+    sent: Vec<u64>,
+    /// Which of them is next.
+    next: usize,
+}
+
+/// All that is remembered of each part, then what is new, once a second: a message for each.
+fn messages(
+    viewer: Viewer,
+    parts: Range<usize>,
+) -> impl Stream<Item = Result<Message, Infallible>> {
+    let mut looks = viewer.shared.hub.looks();
+    looks.mark_unchanged();
+    let begin = Reading { viewer, looks, sent: vec![0; parts.len()], next: 0 };
+    stream::unfold(begin, move |mut reading| {
+        let first = parts.start;
+        async move {
+            if reading.next == reading.sent.len() {
+                // Fails when the hub is gone; that takes this stream, too.
+                reading.looks.changed().await.ok()?;
+                reading.next = 0;
+            }
+            let shared = &reading.viewer.shared;
+            // Whoever waits for connections to end would wait for ever.
+            if shared.lives.iter().any(|life| life.phase() >= Phase::Draining) {
+                return None;
+            }
+            let sent = reading.sent.get_mut(reading.next)?;
+            let update = shared.hub.update(first + reading.next, *sent);
+            *sent = update.snapshot.at_ms;
+            reading.next += 1;
+            let message = Message::default().retry(RETRY);
+            // It is made of numbers and texts.
+            let message = message.data(serde_json::to_string(&update).unwrap_or_default());
+            Some((Ok(message), reading))
         }
-        // Whoever waits for connections to end would wait for ever.
-        if viewer.shared.lives.iter().any(|life| life.phase() >= Phase::Draining) {
-            return None;
-        }
-        let update = viewer.shared.hub.update(part, sent.unwrap_or(0));
-        let message = Message::default().retry(RETRY);
-        // It is made of numbers and texts.
-        let message = message.data(serde_json::to_string(&update).unwrap_or_default());
-        Some((Ok(message), (viewer, looks, Some(update.snapshot.at_ms))))
     })
 }
 
@@ -250,6 +305,7 @@ impl Admin {
     /// The paths of all files of the page.
     #[cfg(all(test, not(feature = "loom")))]
     pub(super) fn assets() -> impl Iterator<Item = (&'static str, &'static [u8])> {
-        ASSETS.iter().map(|asset| (asset.path, asset.bytes))
+        let page = ("/", PAGE.as_bytes());
+        core::iter::once(page).chain(ASSETS.iter().map(|asset| (asset.path, asset.bytes)))
     }
 }

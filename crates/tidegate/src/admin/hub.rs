@@ -3,14 +3,19 @@
 //! A thread of its own does the looking, so that the page moves on while the runtime is busy, and
 //! whoever asks reads what is there: a hundred viewers cost the task no more looks than one. When
 //! the router is gone the thread ends, within a second.
+//!
+//! **When a source panics** the others go on: the part is shown as failed, with what it said, the
+//! panic is counted, and it is looked at again a second later. Its charts have a gap.
 
 use super::Source;
-use super::api::{Event, Explanation, Snapshot, Update};
+use super::api::{Event, Explanation, Kind, Snapshot, State, Update};
 use super::history::History;
 use super::look::wall_ms;
+use core::any::Any;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -44,6 +49,8 @@ struct Seen {
     /// With the time of the look that found them.
     changes: VecDeque<(u64, Event)>,
     refusals: VecDeque<(u64, Event)>,
+    /// Looks that panicked.
+    panics: u64,
 }
 
 impl Hub {
@@ -79,26 +86,41 @@ impl Hub {
     /// Looks at every part.
     pub(super) fn look(&self) {
         for part in &self.parts {
-            let (mut snapshot, events) = lock(&part.source).look();
-            snapshot.part.clone_from(&part.name);
-            snapshot.parts = self.parts.iter().map(|part| part.name.clone()).collect();
-            env!("CARGO_PKG_VERSION").clone_into(&mut snapshot.version);
-            snapshot.began_ms = self.began_ms;
+            // What it leaves behind is its own, and it is asked again whatever that is.
+            let looked = catch_unwind(AssertUnwindSafe(|| lock(&part.source).look()));
             let seen = &mut *lock(&part.seen);
-            // Rows are told apart by their time.
-            snapshot.at_ms = snapshot.at_ms.max(seen.snapshot.at_ms.saturating_add(1));
-            let found_ms = snapshot.at_ms;
-            seen.history.push(&snapshot);
-            seen.snapshot = snapshot;
-            for event in events {
-                let kept = if event.change { &mut seen.changes } else { &mut seen.refusals };
-                if kept.len() == EVENTS_MAX {
-                    kept.pop_front();
+            match looked {
+                Ok((snapshot, events)) => {
+                    let found_ms = self.show(part, seen, snapshot);
+                    seen.history.push(&seen.snapshot);
+                    seen.keep(found_ms, events);
                 }
-                kept.push_back((found_ms, event));
+                Err(panic) => {
+                    seen.panics += 1;
+                    let failed = seen.failed(said(&*panic));
+                    self.show(part, seen, failed);
+                }
             }
         }
         self.looks.send_modify(|looks| *looks = looks.wrapping_add(1));
+    }
+
+    /// Has `snapshot` seen as that of `part`; returns its time.
+    fn show(&self, part: &Part, seen: &mut Seen, mut snapshot: Snapshot) -> u64 {
+        snapshot.part.clone_from(&part.name);
+        snapshot.parts = self.parts.iter().map(|part| part.name.clone()).collect();
+        env!("CARGO_PKG_VERSION").clone_into(&mut snapshot.version);
+        snapshot.began_ms = self.began_ms;
+        // Rows are told apart by their time.
+        snapshot.at_ms = snapshot.at_ms.max(seen.snapshot.at_ms.saturating_add(1));
+        seen.snapshot = snapshot;
+        seen.snapshot.at_ms
+    }
+
+    /// How often looking has panicked, by part.
+    pub(super) fn panics(&self) -> Vec<(String, u64)> {
+        let panics = |part: &Part| (part.name.clone(), lock(&part.seen).panics);
+        self.parts.iter().map(panics).collect()
     }
 
     /// The number of the part of this name, or of the first if there is no name.
@@ -146,6 +168,33 @@ impl Hub {
 }
 
 impl Seen {
+    fn keep(&mut self, found_ms: u64, events: Vec<Event>) {
+        for event in events {
+            let kept = if event.change { &mut self.changes } else { &mut self.refusals };
+            if kept.len() == EVENTS_MAX {
+                kept.pop_front();
+            }
+            kept.push_back((found_ms, event));
+        }
+    }
+
+    /// What is shown of a part that cannot be looked at: its name, and no number of before.
+    fn failed(&self, why: &str) -> Snapshot {
+        let (now, before) = (wall_ms(), &self.snapshot.state);
+        let since_ms = if before.kind == Kind::Failed { before.since_ms } else { now };
+        let times = match self.panics {
+            1 => String::new(),
+            times => format!(", {times} times so far"),
+        };
+        let sentence = format!("Looking at it panicked{times}: {why}");
+        Snapshot {
+            service: self.snapshot.service.clone(),
+            at_ms: now,
+            state: State { kind: Kind::Failed, sentence, since_ms, ..State::default() },
+            ..Snapshot::default()
+        }
+    }
+
     fn events_after(&self, after_ms: u64) -> Vec<Event> {
         let both = self.changes.iter().chain(&self.refusals);
         let new = both.filter(|(found_ms, _)| *found_ms > after_ms);
@@ -153,6 +202,12 @@ impl Seen {
         events.sort_by_key(|event| event.at_ms);
         events
     }
+}
+
+/// What a panic has said.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
 }
 
 /// A source that panicked left at worst numbers of the second before.

@@ -10,7 +10,7 @@ use super::api;
 use super::explain::Decision;
 use super::state::{Facts, state};
 use crate::client;
-use crate::metrics::Snapshot;
+use crate::metrics::{Calls, Snapshot};
 use crate::task::{Inner, Task};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -36,8 +36,9 @@ const OTHER: &str = "everyone else";
 /// Looks at a task, and at what its process asks of others.
 pub(super) struct Look {
     task: Weak<Inner>,
-    clients: Vec<Asked>,
-    balancers: Vec<Balanced>,
+    calls: Calls,
+    /// What each of its clients had counted at the last look.
+    counted: Vec<client::Counts>,
     earlier: Option<(Timestamp, Snapshot)>,
     /// What was done and what it cost, at the last looks.
     costs: VecDeque<(u64, Cost)>,
@@ -46,40 +47,18 @@ pub(super) struct Look {
     looked: Option<Timestamp>,
 }
 
-struct Asked {
-    layer: client::Layer,
-    earlier: Option<client::Counts>,
-}
-
-struct Balanced {
-    service: String,
-    read: Box<dyn Fn() -> Vec<client::Backend> + Send>,
-}
-
 impl Look {
-    pub(super) fn new(task: &Task) -> Self {
+    pub(super) fn new(task: &Task, calls: Calls) -> Self {
         Self {
             task: Arc::downgrade(&task.inner),
-            clients: Vec::new(),
-            balancers: Vec::new(),
+            calls,
+            counted: Vec::new(),
             earlier: None,
             costs: VecDeque::new(),
             kind: None,
             decisions: VecDeque::new(),
             looked: None,
         }
-    }
-
-    pub(super) fn client(&mut self, layer: client::Layer) {
-        self.clients.push(Asked { layer, earlier: None });
-    }
-
-    pub(super) fn balancer(
-        &mut self,
-        service: String,
-        read: Box<dyn Fn() -> Vec<client::Backend> + Send>,
-    ) {
-        self.balancers.push(Balanced { service, read });
     }
 
     fn look_at(&mut self, task: &Task) -> api::Snapshot {
@@ -132,12 +111,12 @@ impl Look {
 
     /// What the process asks of others.
     fn ask(&mut self, seconds: f64, shown: &mut api::Snapshot) {
-        for asked in &mut self.clients {
-            let (layer, counts) = (&asked.layer, asked.layer.counts());
+        let counted: Vec<_> = self.calls.clients().iter().map(client::Layer::counts).collect();
+        for (n, (layer, counts)) in self.calls.clients().iter().zip(&counted).enumerate() {
             let throttled = |counts: &client::Counts| {
                 counts.attempts.iter().fold(0, |sum: u64, c| sum.wrapping_add(c.throttled))
             };
-            let before = asked.earlier.replace(counts.clone()).unwrap_or_else(|| counts.clone());
+            let before = self.counted.get(n).unwrap_or(counts);
             let rate = |now: u64, before: u64| per(now.wrapping_sub(before), seconds);
             let requests = rate(counts.retries.requests, before.retries.requests);
             let retries = rate(counts.retries.retries, before.retries.retries);
@@ -157,15 +136,15 @@ impl Look {
             shown.rejections.push(api::Rejections {
                 reason: Reason::Throttled.code().to_owned(),
                 place: format!("before {}", layer.service()),
-                rate: rate(throttled(&counts), throttled(&before)),
-                total: throttled(&counts),
+                rate: rate(throttled(counts), throttled(before)),
+                total: throttled(counts),
             });
         }
-        for Balanced { service, read } in &self.balancers {
-            let backends = read();
+        self.counted = counted;
+        for (service, backends) in self.calls.backends() {
             let sum: f64 = backends.iter().filter_map(|backend| backend.weight).sum();
             shown.backends.extend(backends.into_iter().map(|backend| api::Backend {
-                service: service.clone(),
+                service: service.to_owned(),
                 endpoint: backend.endpoint.to_string(),
                 share: backend.weight.filter(|_| sum > 0.0).map(|weight| weight / sum),
                 active: backend.active,

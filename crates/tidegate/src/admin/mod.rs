@@ -17,23 +17,25 @@
 //! | path | is |
 //! |---|---|
 //! | `/` | the page; `docs/dashboard.md` tells how to read it |
-//! | `/api/stream` | server-sent events: fifteen minutes at once, then once a second; `?part=` |
+//! | `/api/stream` | server-sent events: fifteen minutes at once, then once a second; `?part=`, or `?parts=all` in one stream |
 //! | `/api/snapshot`, `/api/events` | how things stand, and the last decisions; `?part=` |
 //! | `/api/explain/{decision}` | why: by the number in `x-tidegate-decision` |
 //! | `/metrics` | for Prometheus: the list of [`metrics`](crate::metrics) |
-//! | `/livez`, `/readyz` | [`health`](crate::health), if the life is given |
+//! | `/livez`, `/readyz` | [`health`](crate::health) of the life that was given; without one `/readyz` says so, and 200 |
 //!
-//! **Who may look.** Whoever sits at this machine; others with a token ([`Admin::token`]). A router
-//! that is not told where requests come from serves nobody without one: serve it by
-//! [`Admin::serve`], by [`serve`](crate::serve()), or by axum's
-//! `into_make_service_with_connect_info::<SocketAddr>()`.
+//! **Who may look.** Whoever sits at this machine; with a token ([`Admin::token`]) whoever has
+//! that, and nobody else. A router that is not told where requests come from serves nobody without
+//! one: serve it by [`Admin::serve`], by [`serve`](crate::serve()), or by axum's
+//! `into_make_service_with_connect_info::<SocketAddr>()`. It may be nested: with
+//! `.nest("/tidegate", router)` the page is at `/tidegate`.
 //!
 //! **What it costs.** A thread looks at the task once a second. Requests pay for two counts more
 //! (how long they took, whether they were good), which are there without this router, too.
 //!
 //! **When it is wrong.** Rates are those of the last second, quantiles are read off buckets and a
-//! fifth too low to a quarter too high, and goodput is what the task saw: an answer that its caller
-//! had stopped waiting for without telling a deadline, or whose body was cut off, counts as good.
+//! fifth too low to a quarter too high, and goodput is what the task saw: an answer that was cut
+//! off is not good, one that its caller had stopped waiting for without hanging up or telling a
+//! deadline is, and so is one that was lost after the server had taken all of it.
 
 pub mod api;
 mod explain;
@@ -42,18 +44,20 @@ mod history;
 mod http;
 mod hub;
 mod look;
+mod setup;
 mod state;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 mod text;
 
 pub use guard::InvalidToken;
+pub use setup::InvalidSetup;
 
 use crate::client;
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::life::{Life, LifeConfig, Phase};
-use crate::metrics::Collector;
+use crate::metrics::{Calls, Collector, InvalidCalls, PageCollector};
 use crate::serve::{Listener, ServeError};
 use crate::task::Task;
 use axum::Router;
@@ -71,7 +75,8 @@ use std::sync::atomic::AtomicUsize;
 /// Where something that is shown comes from, besides tasks of this process.
 pub trait Source: Send {
     /// How it stands, and what was decided since the last look. Asked once a second, on a thread
-    /// that may wait, but that shows nothing else meanwhile.
+    /// that may wait, but that shows nothing else meanwhile. If it panics the part is shown as
+    /// failed, and asked again.
     fn look(&mut self) -> (api::Snapshot, Vec<api::Event>);
 
     /// Why it was decided, if it is one of its decisions and known.
@@ -93,10 +98,12 @@ pub struct Admin {
     parts: Vec<(String, Shown)>,
     token: Option<Token>,
     life: Option<Life>,
+    /// The first thing that was set up wrong.
+    fault: Option<InvalidSetup>,
 }
 
 enum Shown {
-    Task(Task, Box<Look>),
+    Task(Task, Calls),
     Other(Box<dyn Source>),
 }
 
@@ -115,12 +122,12 @@ impl Admin {
 
     /// Shows nothing yet.
     pub const fn empty() -> Self {
-        Self { parts: Vec::new(), token: None, life: None }
+        Self { parts: Vec::new(), token: None, life: None, fault: None }
     }
 
     /// Shows `task` as well. The page has all parts side by side.
     pub fn part(mut self, name: impl Into<String>, task: &Task) -> Self {
-        self.parts.push((name.into(), Shown::Task(task.clone(), Box::new(Look::new(task)))));
+        self.parts.push((name.into(), Shown::Task(task.clone(), Calls::default())));
         self
     }
 
@@ -131,27 +138,43 @@ impl Admin {
     }
 
     /// Shows what the last task asks of the service of `layer`.
-    pub fn client(mut self, layer: &client::Layer) -> Self {
-        if let Some((_, Shown::Task(_, look))) = self.parts.last_mut() {
-            look.client(layer.clone());
-        }
-        self
+    pub fn client(self, layer: &client::Layer) -> Self {
+        self.asking("client", layer.service(), |calls| calls.client(layer))
     }
 
     /// Shows whom the last task asks by `balancer`, for a service of this name.
     pub fn balancer<S: Clone + Send + Sync + 'static>(
-        mut self,
+        self,
         service: impl Into<String>,
         balancer: &client::Balancer<S>,
     ) -> Self {
-        let balancer = balancer.clone();
-        if let Some((_, Shown::Task(_, look))) = self.parts.last_mut() {
-            look.balancer(service.into(), Box::new(move || balancer.backends()));
-        }
+        let service = service.into();
+        self.asking("balancer", &service, |calls| calls.balancer(&*service, balancer))
+    }
+
+    /// Adds to what the last part asks of others.
+    fn asking(
+        mut self,
+        what: &'static str,
+        service: &str,
+        add: impl FnOnce(Calls) -> Result<Calls, InvalidCalls>,
+    ) -> Self {
+        let added = match self.parts.last_mut() {
+            Some((_, Shown::Task(_, calls))) => match add(core::mem::take(calls)) {
+                Ok(added) => {
+                    *calls = added;
+                    Ok(())
+                }
+                Err(error) => Err(error.into()),
+            },
+            _ => Err(InvalidSetup::NoTask { what, service: service.to_owned() }),
+        };
+        self.fault = self.fault.or(added.err());
         self
     }
 
-    /// Lets in whoever has this token, from anywhere.
+    /// Lets in whoever has this token, from anywhere, and nobody else: also those who sit at this
+    /// machine need it then.
     pub fn token(mut self, token: impl Into<String>) -> Result<Self, InvalidToken> {
         self.token = Some(Token::new(token.into())?);
         Ok(self)
@@ -163,14 +186,18 @@ impl Admin {
         self
     }
 
-    /// The router. A thread looks at the parts for as long as it is there; that one may not be
-    /// startable.
-    pub fn router(self) -> io::Result<Router> {
+    /// The router. A thread looks at the parts for as long as it is there. Fails if that cannot be
+    /// started, and if something was set up wrong.
+    pub fn router(self) -> Result<Router, AdminError> {
         self.router_of(None)
     }
 
     /// The router of a server that lives this life.
-    fn router_of(self, server: Option<Life>) -> io::Result<Router> {
+    fn router_of(self, server: Option<Life>) -> Result<Router, AdminError> {
+        if let Some(fault) = self.fault {
+            return Err(fault.into());
+        }
+        setup::names(self.parts.iter().map(|(name, _)| name.as_str()))?;
         let mut registry = Registry::default();
         let tasks = self.parts.iter().filter(|(_, shown)| matches!(shown, Shown::Task(..)));
         let alone = tasks.count() <= 1;
@@ -178,8 +205,8 @@ impl Admin {
         for (name, shown) in self.parts {
             let source: Box<dyn Source> = match shown {
                 Shown::Other(source) => source,
-                Shown::Task(task, look) => {
-                    let collector = Box::new(Collector::new(&task));
+                Shown::Task(task, calls) => {
+                    let collector = Box::new(Collector::new(&task).calls(calls.clone()));
                     // Two tasks have the same metrics.
                     if alone {
                         registry.register_collector(collector);
@@ -187,12 +214,15 @@ impl Admin {
                         let label = (Cow::Borrowed("part"), Cow::Owned(name.clone()));
                         registry.sub_registry_with_label(label).register_collector(collector);
                     }
-                    look
+                    Box::new(Look::new(&task, calls))
                 }
             };
             sources.push((name, source));
         }
         let hub = Arc::new(Hub::new(sources));
+        let looks = Arc::downgrade(&hub);
+        let panics = move || looks.upgrade().map(|hub| hub.panics()).unwrap_or_default();
+        registry.register_collector(Box::new(PageCollector::new(panics)));
         hub.start()?;
         Ok(http::router(Arc::new(http::Shared {
             hub,
@@ -229,7 +259,7 @@ impl Admin {
     /// # }
     /// # run().unwrap();
     /// ```
-    pub fn spawn(self, address: impl ToSocketAddrs) -> io::Result<Page> {
+    pub fn spawn(self, address: impl ToSocketAddrs) -> Result<Page, AdminError> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -306,8 +336,11 @@ impl Drop for Page {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// The thread that looks could not be started.
-    #[error("the thread that looks at the task cannot be started: {0}")]
+    /// It was set up in a way that makes no sense.
+    #[error(transparent)]
+    Setup(#[from] InvalidSetup),
+    /// The address is taken, or a thread could not be started.
+    #[error("the page cannot be served: {0}")]
     Start(#[from] io::Error),
     /// The server has ended.
     #[error(transparent)]

@@ -35,6 +35,7 @@ async fn every_path_answers_with_its_kind_and_strict_headers() {
     for (path, status, kind) in [
         ("/", 200, "text/html; charset=utf-8"),
         ("/app.js", 200, "text/javascript; charset=utf-8"),
+        ("/theme.js", 200, "text/javascript; charset=utf-8"),
         ("/style.css", 200, "text/css; charset=utf-8"),
         ("/uplot.js", 200, "text/javascript; charset=utf-8"),
         ("/uplot.css", 200, "text/css; charset=utf-8"),
@@ -43,6 +44,8 @@ async fn every_path_answers_with_its_kind_and_strict_headers() {
         ("/api/snapshot?part=none", 404, "text/plain; charset=utf-8"),
         ("/api/events", 200, "application/json"),
         ("/api/stream", 200, "text/event-stream"),
+        ("/api/stream?parts=all", 200, "text/event-stream"),
+        ("/api/stream?parts=some", 400, "text/plain; charset=utf-8"),
         ("/api/stream?part=none", 404, "text/plain; charset=utf-8"),
         ("/api/explain/0123", 404, "text/plain; charset=utf-8"),
         ("/metrics", 200, "application/openmetrics-text; version=1.0.0; charset=utf-8"),
@@ -62,7 +65,8 @@ async fn every_path_answers_with_its_kind_and_strict_headers() {
         assert!(!policy.contains("unsafe") && !policy.contains('*'), "{path}: {policy}");
         assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
         let file = path == "/" || path.contains(".js") || path.contains(".css");
-        let cached = if path == "/api/stream" || file { "no-cache" } else { "no-store" };
+        let stream = kind == "text/event-stream";
+        let cached = if stream || file { "no-cache" } else { "no-store" };
         assert_eq!(header("cache-control"), cached, "{path}");
     }
     life.ready();
@@ -106,13 +110,55 @@ async fn a_token_in_the_address_becomes_a_cookie() {
     assert_eq!(wanted.status(), StatusCode::UNAUTHORIZED);
     let answer = ask("/?token=0123456789abcdef", None).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::SEE_OTHER);
-    assert_eq!(answer.headers()["location"], "/");
+    assert_eq!(answer.headers()["location"], "?");
     let cookie = answer.headers()["set-cookie"].to_str().expect("text");
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     let cookie = cookie.split(';').next().map(str::to_owned);
     let answer = ask("/", cookie).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(Admin::new(&task).token("short").is_err());
+}
+
+#[tokio::test]
+async fn nested_the_page_is_where_it_was_put_and_asks_below_that() {
+    let task = task();
+    let admin = Admin::new(&task).token("0123456789abcdef").expect("a token");
+    let outer = Router::new().nest("/ops/tidegate", admin.router().expect("a router"));
+    let bearer = |path: &str| {
+        let request = Request::get(path).header("authorization", "Bearer 0123456789abcdef");
+        outer.clone().oneshot(request.body(Body::empty()).expect("a request"))
+    };
+    let request = Request::get("/ops/tidegate?part=shop&token=0123456789abcdef");
+    let request = request.header("host", "dash.example").body(Body::empty()).expect("a request");
+    let answer = outer.clone().oneshot(request).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::SEE_OTHER);
+    // From there, so that what was before it stays.
+    assert_eq!(answer.headers()["location"], "?part=shop");
+    let page = text(bearer("/ops/tidegate?part=shop").await.expect("an answer")).await;
+    let asked = page.split("\"./").skip(1).filter_map(|rest| rest.split('"').next());
+    let asked: Vec<String> = asked.map(|path| format!("/ops/{path}")).collect();
+    assert!(asked.contains(&"/ops/tidegate/app.js".to_owned()), "{asked:?}");
+    for path in asked.iter().map(String::as_str).chain(["/ops/tidegate/api/stream"]) {
+        assert_eq!(bearer(path).await.expect("an answer").status(), StatusCode::OK, "{path}");
+    }
+    // Health is for everyone there, too.
+    let request = Request::get("/ops/tidegate/livez").body(Body::empty()).expect("a request");
+    let answer = outer.clone().oneshot(request).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::OK);
+    // At the root it is beside the page, and nothing else gets into it.
+    let router = Admin::new(&task).router().expect("a router");
+    assert!(text(ask(&router, "/").await).await.contains("src=\"./app.js\""));
+}
+
+#[tokio::test]
+async fn without_a_life_readiness_says_that_it_knows_nothing() {
+    let task = task();
+    let router = Admin::new(&task).router().expect("a router");
+    let answer = ask(&router, "/readyz").await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let said = text(answer).await;
+    assert!(said.starts_with("no life attached: nothing is known of"), "{said}");
+    assert_eq!(text(ask(&router, "/livez").await).await, "alive\n");
 }
 
 /// The next message of a stream.
@@ -130,7 +176,7 @@ async fn next(stream: &mut axum::body::BodyDataStream) -> api::Update {
 async fn a_stream_begins_with_all_that_is_remembered() {
     let task = task();
     let parts: Vec<(String, Box<dyn Source>)> =
-        vec![("shop".to_owned(), Box::new(Look::new(&task)))];
+        vec![("shop".to_owned(), Box::new(Look::new(&task, Calls::default())))];
     let hub = Arc::new(Hub::new(parts));
     for _ in 0..3 {
         hub.look();
@@ -175,6 +221,35 @@ async fn a_stream_begins_with_all_that_is_remembered() {
 }
 
 #[tokio::test]
+async fn one_stream_carries_every_part() {
+    let source = |name: &str| {
+        let service = name.to_owned();
+        let look = move || api::Snapshot { service: service.clone(), ..api::Snapshot::default() };
+        (name.to_owned(), Box::new(look) as Box<dyn Source>)
+    };
+    let hub = Arc::new(Hub::new(vec![source("a"), source("b c")]));
+    hub.look();
+    let router = http::router(Arc::new(http::Shared {
+        hub: Arc::clone(&hub),
+        registry: Registry::default(),
+        token: None,
+        lives: Vec::new(),
+        health: None,
+        streams: AtomicUsize::new(0),
+    }));
+    let mut all = ask(&router, "/api/stream?parts=all").await.into_body().into_data_stream();
+    let mut one = ask(&router, "/api/stream?part=b%20c").await.into_body().into_data_stream();
+    for _ in 0..3 {
+        for part in ["a", "b c"] {
+            let update = next(&mut all).await;
+            assert_eq!((update.snapshot.part.as_str(), update.series.rows.len()), (part, 1));
+        }
+        assert_eq!(next(&mut one).await.snapshot.part, "b c");
+        hub.look();
+    }
+}
+
+#[tokio::test]
 async fn parts_are_shown_by_name_and_may_be_anything_that_can_be_looked_at() {
     let task = task();
     let bare =
@@ -187,6 +262,55 @@ async fn parts_are_shown_by_name_and_may_be_anything_that_can_be_looked_at() {
     assert_eq!(shown.parts, ["protected", "bare", "twin"]);
     let metrics = text(ask(&router, "/metrics").await).await;
     assert!(metrics.contains("tidegate_inflight_requests{part=\"twin\"} 0"), "{metrics}");
+}
+
+/// Panics at every second look.
+struct Shaky(u32);
+
+impl Source for Shaky {
+    fn look(&mut self) -> (api::Snapshot, Vec<api::Event>) {
+        self.0 += 1;
+        assert!(self.0 % 2 == 1, "look {} is one too many", self.0);
+        let mut snapshot = api::Snapshot { service: "shaky".to_owned(), ..Default::default() };
+        snapshot.work.offered = 7.0;
+        (snapshot, Vec::new())
+    }
+}
+
+#[test]
+fn a_source_that_panics_is_shown_as_failed_and_asked_again() {
+    let steady = || api::Snapshot { service: "steady".to_owned(), ..api::Snapshot::default() };
+    let parts: Vec<(String, Box<dyn Source>)> =
+        vec![("shaky".to_owned(), Box::new(Shaky(0))), ("steady".to_owned(), Box::new(steady))];
+    let hub = Hub::new(parts);
+    hub.look();
+    assert_eq!(hub.snapshot(0).work.offered, 7.0);
+    let before = hub.snapshot(1).at_ms;
+    hub.look();
+    let failed = hub.snapshot(0);
+    assert_eq!((failed.state.kind, failed.service.as_str()), (api::Kind::Failed, "shaky"));
+    assert_eq!(failed.state.sentence, "Looking at it panicked: look 2 is one too many");
+    assert_eq!((failed.part.as_str(), failed.work.offered), ("shaky", 0.0));
+    // The others are looked at all the same, and so is this one, the next time.
+    assert!(hub.snapshot(1).at_ms > before);
+    hub.look();
+    assert_eq!(hub.snapshot(0).work.offered, 7.0);
+    hub.look();
+    let again = hub.snapshot(0).state.sentence;
+    assert_eq!(again, "Looking at it panicked, 2 times so far: look 4 is one too many");
+    assert_eq!(hub.panics(), [("shaky".to_owned(), 2), ("steady".to_owned(), 0)]);
+    // Charts have a gap and no zeroes.
+    assert_eq!(hub.update(0, 0).series.rows.len(), 2);
+}
+
+#[tokio::test]
+async fn panics_are_counted_in_the_metrics() {
+    let admin = Admin::empty().source("shaky", Shaky(1));
+    let router = admin.router().expect("a router");
+    let metrics = text(ask(&router, "/metrics").await).await;
+    let count =
+        metrics.lines().find_map(|l| l.strip_prefix("tidegate_page_panics_total{part=\"shaky\"} "));
+    assert!(count.and_then(|count| count.parse::<u64>().ok()) >= Some(1), "{metrics}");
 }
 
 #[test]
@@ -221,6 +345,16 @@ fn what_is_vendored_is_what_its_page_says() {
     }
     let text = core::str::from_utf8(include_bytes!("../../dashboard/vendor/uPlot.iife.min.js"));
     assert!(text.expect("text").contains("(v1.6.32)") && page.contains("1.6.32"));
+}
+
+#[test]
+fn each_colour_stands_once_for_light_and_once_for_dark() {
+    let style = include_str!("../../dashboard/style.css");
+    for name in ["--page", "--ink", "--bad", "--c1", "--l4"] {
+        let set = style.lines().filter(|line| line.trim_start().starts_with(&format!("{name}:")));
+        assert_eq!(set.count(), 2, "{name}");
+    }
+    assert!(!style.contains("prefers-color-scheme"));
 }
 
 #[test]

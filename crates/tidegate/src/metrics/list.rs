@@ -1,7 +1,8 @@
 //! The list of metrics, which every way of exporting them goes through.
 //!
-//! A metric is a name, a unit, a sentence, the names of its labels, and how to read it from a
-//! [`Snapshot`]. Prometheus and OpenTelemetry have their own spelling of names and units, and
+//! A metric is a name, a unit, a sentence, the names of its labels, and how to read it: those of a
+//! task, here, from a [`Snapshot`], those of what it asks of others, in `calls`, from another kind.
+//! Prometheus and OpenTelemetry have their own spelling of names and units, and
 //! nothing else of their own: what is added here is in both, and what is in both is here.
 //!
 //! Names stand without what follows from kind and unit (`_total`, `_seconds`), units are base
@@ -23,6 +24,8 @@ pub(super) enum Unit {
     /// Events, one of which is called so. The name says it, too.
     Events(&'static str),
     Requests,
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only clients have budgets"))]
+    Retries,
     Ratio,
     Seconds,
     Cpus,
@@ -32,16 +35,16 @@ pub(super) enum Unit {
 pub(super) type Rows<'a, T> = &'a mut dyn FnMut(&[&str], T);
 
 /// How to read it, and what kind it is.
-pub(super) enum Read {
+pub(super) enum Read<S> {
     /// Only grows.
-    Counter(fn(&Snapshot, Rows<'_, u64>)),
+    Counter(fn(&S, Rows<'_, u64>)),
     /// Only grows, and is no whole number.
-    Sum(fn(&Snapshot, Rows<'_, f64>)),
+    Sum(fn(&S, Rows<'_, f64>)),
     /// Rises and falls.
-    Gauge(fn(&Snapshot, Rows<'_, f64>)),
+    Gauge(fn(&S, Rows<'_, f64>)),
     /// Rises and falls, and is a whole number.
-    Level(fn(&Snapshot, Rows<'_, u64>)),
-    Histogram(fn(&Snapshot) -> Spread),
+    Level(fn(&S, Rows<'_, u64>)),
+    Histogram(fn(&S) -> Spread),
 }
 
 /// The end of each bucket, in seconds, with how many were in it; and their sum, in seconds.
@@ -50,26 +53,50 @@ pub(super) struct Spread {
     pub(super) sum: f64,
 }
 
-pub(super) struct Metric {
+/// One metric, read from an `S`.
+pub(super) struct Metric<S = Snapshot> {
     pub(super) name: &'static str,
     pub(super) unit: Unit,
     pub(super) help: &'static str,
     pub(super) labels: &'static [&'static str],
-    pub(super) read: Read,
+    pub(super) read: Read<S>,
 }
 
-impl Metric {
-    const fn new(name: &'static str, unit: Unit, help: &'static str, read: Read) -> Self {
+impl<S> Metric<S> {
+    pub(super) const fn new(
+        name: &'static str,
+        unit: Unit,
+        help: &'static str,
+        read: Read<S>,
+    ) -> Self {
         Self { name, unit, help, labels: &[], read }
     }
 
-    const fn by(mut self, labels: &'static [&'static str]) -> Self {
+    pub(super) const fn by(mut self, labels: &'static [&'static str]) -> Self {
         self.labels = labels;
         self
     }
+
+    /// As Prometheus knows it, once or, of a histogram, three times.
+    fn names(&self) -> Vec<Name> {
+        let name = format!("{}{}", self.name, ending(self.unit));
+        let labels = self.labels.to_vec();
+        match self.read {
+            Read::Counter(_) | Read::Sum(_) => vec![Name { name: format!("{name}_total"), labels }],
+            Read::Gauge(_) | Read::Level(_) => vec![Name { name, labels }],
+            Read::Histogram(_) => {
+                let of = |ending: &str| format!("{name}_{ending}");
+                vec![
+                    Name { name: of("bucket"), labels: vec!["le"] },
+                    Name { name: of("sum"), labels: Vec::new() },
+                    Name { name: of("count"), labels: Vec::new() },
+                ]
+            }
+        }
+    }
 }
 
-/// Every metric.
+/// Every metric of a task.
 #[rustfmt::skip]
 pub(super) static METRICS: [Metric; 24] = [
     Metric::new("tidegate_requests", Unit::Events("request"), "Requests by what was decided",
@@ -135,6 +162,21 @@ pub(super) static METRICS: [Metric; 24] = [
         Read::Counter(|s, rows| rows(&[], s.ticks_panicked))),
 ];
 
+/// How often looking at each part of a page has panicked.
+#[cfg(feature = "admin")]
+pub(super) type Panics = Vec<(String, u64)>;
+
+/// The metrics of the page itself.
+#[cfg(feature = "admin")]
+#[rustfmt::skip]
+pub(super) static PAGE_METRICS: [Metric<Panics>; 1] = [
+    Metric::new("tidegate_page_panics", Unit::Events("panic"),
+        "Looks at a part of the page that panicked",
+        Read::Counter(|panics: &Panics, rows| for (part, count) in panics {
+            rows(&[part], *count);
+        })).by(&["part"]),
+];
+
 /// A metric as Prometheus knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -148,24 +190,12 @@ pub struct Name {
 /// The name of every metric as Prometheus knows it, of histograms that of the buckets, the sum and
 /// the count: for whoever writes queries and wants to know that they ask for what there is.
 pub fn names() -> Vec<Name> {
-    let mut names = Vec::new();
-    for metric in &METRICS {
-        let name = format!("{}{}", metric.name, ending(metric.unit));
-        let labels = metric.labels.to_vec();
-        match metric.read {
-            Read::Counter(_) | Read::Sum(_) => {
-                names.push(Name { name: format!("{name}_total"), labels });
-            }
-            Read::Gauge(_) | Read::Level(_) => names.push(Name { name, labels }),
-            Read::Histogram(_) => {
-                let of = |ending: &str| format!("{name}_{ending}");
-                names.push(Name { name: of("bucket"), labels: vec!["le"] });
-                names.push(Name { name: of("sum"), labels: Vec::new() });
-                names.push(Name { name: of("count"), labels: Vec::new() });
-            }
-        }
-    }
-    names
+    let names = METRICS.iter().flat_map(Metric::names);
+    #[cfg(feature = "tokio")]
+    let names = names.chain(super::calls::METRICS.iter().flat_map(Metric::names));
+    #[cfg(feature = "admin")]
+    let names = names.chain(PAGE_METRICS.iter().flat_map(Metric::names));
+    names.collect()
 }
 
 /// What a unit adds to a name.
@@ -173,6 +203,7 @@ const fn ending(unit: Unit) -> &'static str {
     match unit {
         Unit::None | Unit::Events(_) => "",
         Unit::Requests => "_requests",
+        Unit::Retries => "_retries",
         Unit::Ratio => "_ratio",
         Unit::Seconds => "_seconds",
         Unit::Cpus => "_cpus",
@@ -262,20 +293,18 @@ mod tests {
 
     #[test]
     fn names_are_distinct_and_in_the_table_of_the_documentation() {
-        let names: std::collections::BTreeSet<_> = METRICS.iter().map(|m| m.name).collect();
-        assert_eq!(names.len(), METRICS.len());
+        let all = names();
+        let distinct: std::collections::BTreeSet<_> = all.iter().map(|name| &name.name).collect();
+        assert_eq!(distinct.len(), all.len());
         let page = include_str!("mod.rs");
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("//! | `")).collect();
-        for metric in &METRICS {
-            let end = ending(metric.unit);
-            let total = match metric.read {
-                Read::Counter(_) | Read::Sum(_) => "_total",
-                Read::Gauge(_) | Read::Level(_) | Read::Histogram(_) => "",
-            };
-            let name = format!("`{}{end}{total}`", metric.name);
+        for Name { name, labels } in all {
+            // A histogram stands there once.
+            let ends = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let name = format!("`{}`", ends.unwrap_or(&name));
             let row = rows.iter().find(|row| row.contains(&name));
             let row = row.unwrap_or_else(|| panic!("no {name}"));
-            for label in metric.labels {
+            for label in labels.iter().filter(|label| **label != "le") {
                 assert!(row.contains(&format!("`{label}`")), "no {label} of {name}");
             }
         }

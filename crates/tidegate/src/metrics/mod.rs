@@ -3,7 +3,9 @@
 //! [`Task::snapshot`](crate::Task::snapshot) gives all of it as plain numbers, for whoever has a
 //! metrics library of their own. With the feature `prometheus` there is a `Collector` for a
 //! registry of prometheus-client, with the feature `opentelemetry` a function `observe` for a meter
-//! of OpenTelemetry. Both ask for a snapshot when they are read, and go through one list:
+//! of OpenTelemetry. Both ask for a snapshot when they are read, and go through one list.
+//!
+//! Of a task:
 //!
 //! | name | labels | is |
 //! |---|---|---|
@@ -27,6 +29,27 @@
 //! | `tidegate_customer_used_cpus`, `tidegate_customer_wanted_cpus` | `customer`, `criticality` | in the last second; `other` is everyone without limits of their own |
 //! | `tidegate_sampler_ticks_total`, `tidegate_sampler_late_ticks_total`, `tidegate_sampler_panics_total` | | looks at the signals |
 //!
+//! Of the clients and balancers that are given to them as `Calls`:
+//!
+//! | name | labels | is |
+//! |---|---|---|
+//! | `tidegate_client_requests_total`, `tidegate_client_retries_total` | `service` | requests to another service, and retries of them: both together over the first is the amplification |
+//! | `tidegate_client_attempts_total` | `service`, `criticality`, `fate` | `accepted`, `refused`, `unanswered`, or `throttled` for those that were never sent |
+//! | `tidegate_client_given_up_requests_total` | `service`, `reason` | not tried again: `advised`, `attempts_exhausted`, `deadline_would_pass`, `budget_exhausted`, `unrepeatable` |
+//! | `tidegate_client_throttle_ratio` | `service`, `criticality` | how likely a request is to be held back |
+//! | `tidegate_client_budget_retries` | `service` | retries that the budget has left |
+//! | `tidegate_backends` | `service`, `state` | endpoints: `serving`, `lame_duck` |
+//! | `tidegate_backend_weight_ratio` | `service`, `backend` | an endpoint's share of the picks, where the policy has weights |
+//! | `tidegate_backend_utilization_ratio` | `service`, `backend` | how full it says that it is |
+//! | `tidegate_backend_active_requests` | `service`, `backend` | attempts that have begun and not ended |
+//! | `tidegate_backend_serving` | `service`, `backend` | 1 while it takes new requests |
+//!
+//! And `/metrics` of the dashboard has one of its own:
+//!
+//! | name | labels | is |
+//! |---|---|---|
+//! | `tidegate_page_panics_total` | `part` | looks at a part that panicked |
+//!
 //! OpenTelemetry has dots for the first underscore and leaves out what follows from the unit:
 //! `tidegate.late_cost` in `s`. It knows no histogram that is read rather than written, so each
 //! is two counters: `tidegate.request_cost` in `s`, and `tidegate.request_cost.bucket`, the
@@ -36,8 +59,12 @@
 //! writes. They only ever grow (and wrap), so work with differences.
 //!
 //! **Bounded.** Reasons, criticalities, faults and signals are few. Customers are those who have
-//! limits of their own, whom somebody has configured; all others are one.
+//! limits of their own, whom somebody has configured; all others are one. Of endpoints 32 a
+//! balancer have rows of their own; the rest is `other`, with the sum of their weights and active
+//! requests, and as full as the fullest and serving if all are.
 
+#[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
+mod calls;
 mod latency;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 mod list;
@@ -46,13 +73,19 @@ mod opentelemetry;
 #[cfg(feature = "prometheus")]
 mod prometheus;
 
+#[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
+pub use calls::{Calls, InvalidCalls};
 pub use latency::LatencyHistogram;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 pub use list::{Name, names};
 #[cfg(feature = "opentelemetry")]
 pub use opentelemetry::observe;
+#[cfg(all(feature = "tokio", feature = "opentelemetry"))]
+pub use opentelemetry::observe_calls;
 #[cfg(feature = "prometheus")]
 pub use prometheus::Collector;
+#[cfg(feature = "admin")]
+pub(crate) use prometheus::PageCollector;
 
 use crate::signals::Health;
 use crate::task::Inner;

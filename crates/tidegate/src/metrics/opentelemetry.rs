@@ -1,4 +1,4 @@
-//! The task's metrics as instruments of an OpenTelemetry meter.
+//! The metrics of a task, and of what it asks of others, as instruments of an OpenTelemetry meter.
 //!
 //! The meter comes from the service, which has an SDK, an exporter and views of its own; this is
 //! the API only. All instruments are observed: they are asked when the SDK collects, so that a
@@ -10,12 +10,13 @@
 //! that has read it asks again: then another collection has begun. Two readers that collect at the
 //! same time may share a snapshot; both then see numbers that are newer than their last.
 
-use super::Snapshot;
+#[cfg(feature = "tokio")]
+use super::calls::{self, Calls};
 use super::list::{METRICS, Metric, Read, Rows, Unit};
-use crate::task::{Inner, Task};
+use crate::task::Task;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// From here on bits are those of buckets: a histogram is two instruments.
 const BUCKETS: usize = 32;
@@ -32,18 +33,42 @@ const _: () = assert!(METRICS.len() <= BUCKETS, "each has a bit of a word, and m
 /// # Ok::<(), tidegate::task::BuildError>(())
 /// ```
 pub fn observe(task: &Task, meter: &Meter) {
-    let latest = Arc::new(Latest {
-        // A meter that is kept for ever does not keep the task at work.
-        task: Arc::downgrade(&task.inner),
-        shared: Mutex::new((None, 0)),
-    });
-    for (bit, metric) in METRICS.iter().enumerate() {
+    // A meter that is kept for ever does not keep the task at work.
+    let task = Arc::downgrade(&task.inner);
+    let take = move || task.upgrade().map(|inner| Task { inner }.snapshot());
+    observe_all(&METRICS, meter, take);
+}
+
+/// Gives `meter` the metrics of what this process asks of others. Call it once for a meter; these
+/// clients and balancers stay as long as the meter does.
+///
+/// ```
+/// use tidegate::client::Layer;
+/// use tidegate::metrics::{self, Calls};
+///
+/// let calls = Calls::default().client(&Layer::new("inventory"))?;
+/// metrics::observe_calls(calls, &opentelemetry::global::meter("tidegate"));
+/// # Ok::<(), tidegate::metrics::InvalidCalls>(())
+/// ```
+#[cfg(feature = "tokio")]
+pub fn observe_calls(calls: Calls, meter: &Meter) {
+    const { assert!(calls::METRICS.len() <= BUCKETS, "each has a bit of a word") };
+    observe_all(&calls::METRICS, meter, move || Some(calls.snapshot()));
+}
+
+fn observe_all<S: Send + Sync + 'static>(
+    metrics: &'static [Metric<S>],
+    meter: &Meter,
+    take: impl Fn() -> Option<S> + Send + Sync + 'static,
+) {
+    let latest = Arc::new(Latest { take: Box::new(take), shared: Mutex::new((None, 0)) });
+    for (bit, metric) in metrics.iter().enumerate() {
         register(meter, metric, &latest, bit);
     }
 }
 
 /// `tidegate.header_faults` for `tidegate_header_faults`.
-fn name(metric: &Metric) -> String {
+fn name<S>(metric: &Metric<S>) -> String {
     metric.name.replacen('_', ".", 1)
 }
 
@@ -53,6 +78,7 @@ fn unit(unit: Unit) -> String {
         Unit::None => String::new(),
         Unit::Events(of) => format!("{{{of}}}"),
         Unit::Requests => "{request}".to_owned(),
+        Unit::Retries => "{retry}".to_owned(),
         Unit::Ratio => "1".to_owned(),
         Unit::Seconds => "s".to_owned(),
         Unit::Cpus => "{cpu}".to_owned(),
@@ -68,7 +94,12 @@ macro_rules! instrument {
     }};
 }
 
-fn register(meter: &Meter, metric: &'static Metric, latest: &Arc<Latest>, bit: usize) {
+fn register<S: Send + Sync + 'static>(
+    meter: &Meter,
+    metric: &'static Metric<S>,
+    latest: &Arc<Latest<S>>,
+    bit: usize,
+) {
     let (name, unit) = (name(metric), unit(metric.unit));
     match metric.read {
         Read::Counter(read) => {
@@ -111,11 +142,11 @@ fn register(meter: &Meter, metric: &'static Metric, latest: &Arc<Latest>, bit: u
 }
 
 /// Observes each row that `read` finds.
-fn rows<T: 'static>(
-    latest: &Arc<Latest>,
+fn rows<S: Send + Sync + 'static, T: 'static>(
+    latest: &Arc<Latest<S>>,
     bit: usize,
-    metric: &'static Metric,
-    read: fn(&Snapshot, Rows<'_, T>),
+    metric: &'static Metric<S>,
+    read: fn(&S, Rows<'_, T>),
 ) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync + 'static {
     let latest = Arc::clone(latest);
     move |instrument| {
@@ -130,21 +161,20 @@ fn rows<T: 'static>(
 }
 
 /// The snapshot that instruments share, and a bit for each that has read it.
-struct Latest {
-    task: Weak<Inner>,
-    shared: Mutex<(Option<Arc<Snapshot>>, u64)>,
+struct Latest<S> {
+    /// Takes another; nothing once there is nothing to take it of.
+    take: Box<dyn Fn() -> Option<S> + Send + Sync>,
+    shared: Mutex<(Option<Arc<S>>, u64)>,
 }
 
-impl Latest {
-    /// The snapshot of this collection, for the instrument with this bit; nothing once the task is
-    /// gone.
-    fn snapshot(&self, bit: usize) -> Option<Arc<Snapshot>> {
-        let inner = self.task.upgrade()?;
+impl<S> Latest<S> {
+    /// The snapshot of this collection, for the instrument with this bit.
+    fn snapshot(&self, bit: usize) -> Option<Arc<S>> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (snapshot, read) = &mut *shared;
         let mine = 1 << bit;
         if snapshot.is_none() || *read & mine != 0 {
-            *snapshot = Some(Arc::new(Task { inner }.snapshot()));
+            *snapshot = (self.take)().map(Arc::new);
             *read = 0;
         }
         *read |= mine;

@@ -1,6 +1,7 @@
-//! The task's metrics for a registry of prometheus-client.
+//! The metrics of a task, and of what it asks of others, for a registry of prometheus-client.
 
-use super::Snapshot;
+#[cfg(feature = "tokio")]
+use super::calls::{self, Calls};
 use super::list::{METRICS, Metric, Read, Spread, Unit};
 use crate::task::{Inner, Task};
 use core::fmt;
@@ -29,20 +30,77 @@ use std::sync::{Arc, Weak};
 pub struct Collector {
     /// A registry that is kept for ever does not keep the task at work.
     task: Weak<Inner>,
+    #[cfg(feature = "tokio")]
+    calls: Calls,
 }
 
 impl Collector {
     /// For `task`.
     pub fn new(task: &Task) -> Self {
-        Self { task: Arc::downgrade(&task.inner) }
+        Self {
+            task: Arc::downgrade(&task.inner),
+            #[cfg(feature = "tokio")]
+            calls: Calls::default(),
+        }
+    }
+
+    /// For a process that only asks others.
+    #[cfg(feature = "tokio")]
+    pub const fn of_calls(calls: Calls) -> Self {
+        Self { task: Weak::new(), calls }
+    }
+
+    /// Shows what the task asks of others as well. These clients and balancers stay as long as the
+    /// registry does.
+    #[cfg(feature = "tokio")]
+    #[must_use]
+    pub fn calls(mut self, calls: Calls) -> Self {
+        self.calls = calls;
+        self
     }
 }
 
 impl Collects for Collector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(inner) = self.task.upgrade() else { return Ok(()) };
-        let snapshot = Task { inner }.snapshot();
-        METRICS.iter().try_for_each(|metric| write(metric, &snapshot, &mut encoder))
+        if let Some(inner) = self.task.upgrade() {
+            let snapshot = Task { inner }.snapshot();
+            METRICS.iter().try_for_each(|metric| write(metric, &snapshot, &mut encoder))?;
+        }
+        #[cfg(feature = "tokio")]
+        {
+            let asked = self.calls.snapshot();
+            calls::METRICS.iter().try_for_each(|metric| write(metric, &asked, &mut encoder))?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives a registry the metrics of the page itself.
+#[cfg(feature = "admin")]
+pub(crate) struct PageCollector {
+    panics: Box<dyn Fn() -> super::list::Panics + Send + Sync>,
+}
+
+#[cfg(feature = "admin")]
+impl PageCollector {
+    pub(crate) fn new(panics: impl Fn() -> super::list::Panics + Send + Sync + 'static) -> Self {
+        Self { panics: Box::new(panics) }
+    }
+}
+
+#[cfg(feature = "admin")]
+impl fmt::Debug for PageCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PageCollector")
+    }
+}
+
+#[cfg(feature = "admin")]
+impl Collects for PageCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let panics = (self.panics)();
+        let mut metrics = super::list::PAGE_METRICS.iter();
+        metrics.try_for_each(|metric| write(metric, &panics, &mut encoder))
     }
 }
 
@@ -51,13 +109,14 @@ fn unit(unit: Unit) -> Option<registry::Unit> {
     match unit {
         Unit::None | Unit::Events(_) => None,
         Unit::Requests => other("requests"),
+        Unit::Retries => other("retries"),
         Unit::Ratio => other("ratio"),
         Unit::Seconds => Some(registry::Unit::Seconds),
         Unit::Cpus => other("cpus"),
     }
 }
 
-fn write(metric: &Metric, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn write<S>(metric: &Metric<S>, snapshot: &S, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let mut rows = Rows { metric, unit: unit(metric.unit), encoder };
     match metric.read {
         Read::Counter(read) => rows.write(MetricType::Counter, snapshot, read, |m, count| {
@@ -82,13 +141,13 @@ fn write(metric: &Metric, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'
 }
 
 /// The rows of one metric.
-struct Rows<'a, 'e> {
-    metric: &'a Metric,
+struct Rows<'a, 'e, S> {
+    metric: &'a Metric<S>,
     unit: Option<registry::Unit>,
     encoder: &'a mut DescriptorEncoder<'e>,
 }
 
-impl Rows<'_, '_> {
+impl<S> Rows<'_, '_, S> {
     fn begin(&mut self, kind: MetricType) -> Result<MetricEncoder<'_>, fmt::Error> {
         let Metric { name, help, .. } = self.metric;
         self.encoder.encode_descriptor(name, help, self.unit.as_ref(), kind)
@@ -98,8 +157,8 @@ impl Rows<'_, '_> {
     fn write<T>(
         &mut self,
         kind: MetricType,
-        snapshot: &Snapshot,
-        read: fn(&Snapshot, super::list::Rows<'_, T>),
+        snapshot: &S,
+        read: fn(&S, super::list::Rows<'_, T>),
         encode: impl Fn(&mut MetricEncoder<'_>, T) -> fmt::Result,
     ) -> fmt::Result {
         let mut found: Vec<(Vec<(&str, String)>, T)> = Vec::new();

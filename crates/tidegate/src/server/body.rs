@@ -69,6 +69,7 @@ impl<RB> Metered<RB> {
     fn end(self: Pin<&mut Self>) {
         let mut this = self.project();
         if this.body.is_some() {
+            this.serving.dropped();
             this.serving.run(|| this.body.set(None));
         }
         this.serving.finish();
@@ -100,7 +101,9 @@ impl<RB: http_body::Body<Data = Bytes>> Metered<RB> {
         });
         match &mut frame {
             Some(Poll::Ready(Some(Ok(frame)))) => {
-                if let Some(trailers) = frame.trailers_mut() {
+                if let Some(data) = frame.data_ref() {
+                    serving.taken(data.len());
+                } else if let Some(trailers) = frame.trailers_mut() {
                     serving.trailers(trailers);
                 }
             }

@@ -62,6 +62,7 @@ pub(super) fn decide<B>(
         let mut serving = Serving::new(permit, context, id, protocol);
         serving.dear = admitted.cost >= WORTH_A_TURN;
         serving.version = request.version();
+        serving.bodiless = matches!(*request.method(), http::Method::HEAD | http::Method::CONNECT);
         serving.began = admitted.now;
         serving.wanted = admitted.wanted;
         serving.unknown = admitted.method.is_new.then(|| admitted.name.into());

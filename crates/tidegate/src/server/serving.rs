@@ -3,6 +3,12 @@
 //! [`Serving`] owns the permit. The future of the handler has it first, then the body of the
 //! response; whoever of them ends, fails, panics or is dropped ends it, and its drop gives the
 //! permit back. As it is owned by one at a time, that happens once.
+//!
+//! **What is a good answer.** One that is no failure, within its deadline, of which the server has
+//! taken everything that goes out: a body that fails, or is dropped before that, was cut off. A
+//! server stops asking after as many bytes as the head has told, and asks for none where there is
+//! no body on the wire (HEAD, 204, 304): that is no cut. What is lost after the server has taken it
+//! is not seen here.
 
 use super::below;
 use super::body::Body;
@@ -14,6 +20,7 @@ use crate::metrics::cell;
 use crate::report::Wanted;
 use crate::task::Inner;
 use core::task::Context as Waking;
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response, StatusCode, Version};
 use std::sync::Arc;
 use tidegate_core::admission::Permit;
@@ -25,6 +32,9 @@ use tidegate_wire::grpc::Code;
 use tidegate_wire::headers::GRPC_STATUS;
 use tidegate_wire::protocol::Protocol;
 use tidegate_wire::reject::DecisionId;
+
+/// The length of a body that says by itself where it ends.
+const TO_ITS_END: u64 = u64::MAX;
 
 /// Whether a handler may be polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +59,10 @@ pub(super) struct Serving {
     pub(super) began: Timestamp,
     /// Whether it was answered, and not by a failure.
     good: bool,
+    /// Whether its answer has no body on the wire, whatever the handler gives.
+    pub(super) bodiless: bool,
+    /// Bytes of the answer that are to go out still; [`TO_ITS_END`] if nobody knows how many.
+    owed: u64,
     /// The load report that its answer is to carry.
     pub(super) wanted: Option<Wanted>,
     /// Whether it is worth a turn.
@@ -75,6 +89,8 @@ impl Serving {
             version: Version::HTTP_11,
             began: Timestamp::ZERO,
             good: false,
+            bodiless: false,
+            owed: TO_ITS_END,
             wanted: None,
             dear: false,
             unknown: None,
@@ -181,8 +197,38 @@ impl Serving {
         if self.protocol == Protocol::Http || last {
             self.report(&mut head.headers);
         }
-        let body = if over { Body::ended(self) } else { Body::theirs(body, self) };
+        let body = if over {
+            Body::ended(self)
+        } else {
+            self.owed = self.owes(head.status, &head.headers, &body);
+            Body::theirs(body, self)
+        };
         Response::from_parts(head, body)
+    }
+
+    /// How many bytes of `body` a server will ask for.
+    fn owes<RB: http_body::Body>(&self, status: StatusCode, headers: &HeaderMap, body: &RB) -> u64 {
+        let no_body = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if self.bodiless || no_body || status.is_informational() {
+            return 0;
+        }
+        let told = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+        body.size_hint().exact().or_else(told).unwrap_or(TO_ITS_END)
+    }
+
+    /// The server has taken so many bytes of the answer.
+    #[inline]
+    pub(super) const fn taken(&mut self, bytes: usize) {
+        if self.owed != TO_ITS_END {
+            self.owed = self.owed.saturating_sub(bytes as u64);
+        }
+    }
+
+    /// The body was dropped, and had not said that it was over.
+    pub(super) const fn dropped(&mut self) {
+        if self.owed > 0 {
+            self.good = false;
+        }
     }
 
     /// The trailers have come.

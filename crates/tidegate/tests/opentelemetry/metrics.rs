@@ -2,8 +2,10 @@
 
 use axum::Router;
 use axum::body::Body;
+use bytes::Bytes;
 use http::Request;
-use opentelemetry::metrics::MeterProvider;
+use http_body_util::{BodyExt, Full};
+use opentelemetry::metrics::{Meter, MeterProvider};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::data::{
     AggregatedMetrics, MetricData, ResourceMetrics, ScopeMetrics,
@@ -15,12 +17,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tidegate::Task;
-use tidegate::metrics::{Collector, observe};
+use tidegate::client::{Balance, Balancer, Discovery, Endpoint, Layer};
+use tidegate::metrics::{Calls, Collector, names, observe, observe_calls};
+use tidegate_core::balance::WeightedConfig;
 use tidegate_core::decision::Reason;
 use tidegate_core::fleet::Limits;
 use tidegate_core::levels::Levels;
 use tidegate_core::{Cost, Criticality};
-use tower::ServiceExt;
+use tower::{Layer as _, ServiceExt, service_fn};
 
 /// By name and attributes, as `tidegate_attempts_total{attempt="1"}`.
 type Samples = BTreeMap<String, f64>;
@@ -82,11 +86,12 @@ impl PushMetricExporter for Kept {
 /// The name that exporters to Prometheus make of it, with the units in braces that they drop.
 fn name(name: &str, unit: &str, monotonic: bool) -> String {
     let unit = match unit {
-        "" => "",
+        "" | "{backend}" => "",
         "s" => "_seconds",
         "1" => "_ratio",
         "{cpu}" => "_cpus",
         "{request}" if !monotonic => "_requests",
+        "{retry}" if !monotonic => "_retries",
         events if events.starts_with('{') && monotonic => "",
         other => panic!("{name} in {other}"),
     };
@@ -116,11 +121,15 @@ struct Sdk {
 
 impl Sdk {
     fn new(task: &Task) -> Self {
+        Self::with(|meter| observe(task, meter))
+    }
+
+    fn with(observe: impl FnOnce(&Meter)) -> Self {
         let kept = Kept::default();
         let long = Duration::from_secs(3_600);
         let reader = PeriodicReader::builder(kept.clone()).with_interval(long).build();
         let provider = SdkMeterProvider::builder().with_reader(reader).build();
-        observe(task, &provider.meter("test"));
+        observe(&provider.meter("test"));
         Self { provider, kept }
     }
 
@@ -133,8 +142,12 @@ impl Sdk {
 
 /// What Prometheus scrapes.
 fn scrape(task: &Task) -> Samples {
+    scrape_of(Collector::new(task))
+}
+
+fn scrape_of(collector: Collector) -> Samples {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Collector::new(task)));
+    registry.register_collector(Box::new(collector));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -269,4 +282,82 @@ async fn a_meter_does_not_keep_a_task() {
     drop(task);
     assert!(gate.upgrade().is_none());
     assert_eq!(sdk.collect(), Samples::new());
+}
+
+/// A service of which one endpoint of two refuses everything.
+fn calls() -> (Calls, impl AsyncFn(&str)) {
+    let layer = Layer::builder("inventory").seed(7).build();
+    let make = |endpoint: &Endpoint| {
+        let status = if endpoint.address() == "10.0.0.2:80" { 503 } else { 200 };
+        let backend = service_fn(move |_: Request<Full<Bytes>>| async move {
+            let answer = http::Response::builder().status(status);
+            let report = "TEXT application_utilization=0.4,rps_fractional=100";
+            let answer = answer.header("endpoint-load-metrics", report);
+            Ok::<_, std::convert::Infallible>(answer.body(Full::<Bytes>::default()).unwrap())
+        });
+        Ok::<_, std::convert::Infallible>(backend)
+    };
+    let discovery = Discovery::list(["10.0.0.1:80", "10.0.0.2:80"]);
+    let policy = Balance::Weighted(WeightedConfig::default());
+    let balancer = Balancer::builder(discovery, make).balance(policy).build().unwrap();
+    let calls = Calls::default().client(&layer).unwrap();
+    let calls = calls.balancer("inventory", &balancer).unwrap();
+    let client = layer.layer(balancer);
+    let call = async move |criticality: &str| {
+        let request = Request::get("/").header("x-criticality", criticality);
+        let answer = client.clone().oneshot(request.body(Full::default()).unwrap()).await;
+        if let Ok(answer) = answer {
+            answer.into_body().collect().await.unwrap();
+        }
+    };
+    (calls, call)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_of_others_is_collected_and_scraped_by_the_same_names() {
+    let (calls, call) = calls();
+    let sdk = Sdk::with(|meter| observe_calls(calls.clone(), meter));
+    for _ in 0..20 {
+        call("SHEDDABLE").await;
+    }
+    let found = sdk.collect();
+    let of = |name: &str| *found.get(name).unwrap_or_else(|| panic!("no {name} in {found:#?}"));
+    let fate = |fate: &str| {
+        of(&format!(
+            "tidegate_client_attempts_total{{criticality=\"SHEDDABLE\",fate=\"{fate}\",\
+             service=\"inventory\"}}"
+        ))
+    };
+    assert_eq!(of("tidegate_client_requests_total{service=\"inventory\"}"), 20.0);
+    let retries = of("tidegate_client_retries_total{service=\"inventory\"}");
+    let attempts = fate("accepted") + fate("refused") + fate("throttled");
+    assert_eq!((attempts, fate("unanswered")), (20.0 + retries, 0.0));
+    assert!(fate("accepted") > 0.0 && fate("refused") > 0.0, "{found:#?}");
+    assert_eq!(of("tidegate_backends{service=\"inventory\",state=\"serving\"}"), 2.0);
+    assert_eq!(of("tidegate_backends{service=\"inventory\",state=\"lame_duck\"}"), 0.0);
+    for n in [1, 2] {
+        let backend = format!("{{backend=\"10.0.0.{n}:80\",service=\"inventory\"}}");
+        assert_eq!(of(&format!("tidegate_backend_serving{backend}")), 1.0);
+        assert_eq!(of(&format!("tidegate_backend_active_requests{backend}")), 0.0);
+        assert_eq!(of(&format!("tidegate_backend_utilization_ratio{backend}")), 0.4);
+    }
+    let throttle = "tidegate_client_throttle_ratio{criticality=\"CRITICAL\",service=\"inventory\"}";
+    assert_eq!(of(throttle), 0.0);
+    assert!(of("tidegate_client_budget_retries{service=\"inventory\"}") >= 0.0);
+    assert_eq!(found, scrape_of(Collector::of_calls(calls.clone())));
+
+    // Each is one of the names that there are; with a task's, all are there.
+    let task = Task::builder("test").build().unwrap();
+    let both = scrape_of(Collector::new(&task).calls(calls));
+    let names = names();
+    let calls = names.iter().filter(|known| known.labels.contains(&"service"));
+    for known in calls {
+        let mut labels = known.labels.clone();
+        labels.sort_unstable();
+        let found = both.keys().find_map(|name| name.strip_prefix(&format!("{}{{", known.name)));
+        let found = found.unwrap_or_else(|| panic!("no {} in {both:#?}", known.name));
+        let shown: Vec<_> = found.split(',').filter_map(|pair| pair.split('=').next()).collect();
+        assert_eq!(shown, labels);
+    }
+    assert!(both.contains_key("tidegate_inflight_requests"));
 }

@@ -76,7 +76,7 @@ fn a_page_shows_everything_and_asks_nobody_else() {
 
     assert_eq!(browser.complaints(), [""; 0]);
     let requests = browser.requests();
-    assert!(requests.iter().any(|url| url.ends_with("/api/stream")), "{requests:?}");
+    assert!(requests.iter().any(|url| url.ends_with("/api/stream?parts=all")), "{requests:?}");
     let foreign = |url: &&String| !url.starts_with(&origin) && !url.starts_with("data:");
     assert_eq!(requests.iter().find(foreign), None);
 
@@ -114,10 +114,17 @@ fn keyboard(browser: &mut Browser) {
     browser.press("Escape");
     browser.until("document.querySelector('dialog[open]') === null");
     let theme = "document.documentElement.dataset.theme";
+    let page = "getComputedStyle(document.documentElement).backgroundColor";
+    // As the system has it, at once and when that changes, until somebody chooses.
+    for (scheme, colour) in [("dark", "rgb(14, 21, 27)"), ("light", "rgb(244, 246, 248)")] {
+        browser.prefer(scheme);
+        browser.until(&format!("{theme} === '{scheme}'"));
+        assert_eq!(browser.ask(page), colour);
+    }
     browser.press("t");
-    let first = browser.ask(theme);
+    assert_eq!(browser.ask(page), "rgb(14, 21, 27)");
     browser.press("t");
-    assert_ne!(browser.ask(theme), first);
+    assert_eq!(browser.ask(theme), "light");
 }
 
 /// The server goes and comes again, and what was seen before is still there.
@@ -155,6 +162,11 @@ fn parts_stand_side_by_side_and_a_phone_shows_one_column() {
     browser.open(&format!("http://{}/", page.address()));
     browser.until("document.querySelectorAll('.part').length === 2");
     browser.until("document.querySelectorAll('.part')[1].innerText.includes('Nobody looks')");
+    // Six connections are all that a browser has for a host: one stream is for all parts.
+    let updates = "Number(document.body.dataset.updates) >= 6";
+    browser.until(updates);
+    let streams = browser.requests().into_iter().filter(|url| url.contains("/api/stream"));
+    assert_eq!(streams.count(), 1);
     let tops = "[...document.querySelectorAll('.part')].map((p) => p.getBoundingClientRect().top)";
     let tops = browser.ask(tops);
     assert_eq!(tops[0], tops[1], "side by side");

@@ -155,6 +155,77 @@ async fn a_body_that_fails() {
     assert_eq!(task.snapshot().failed, ROUNDS);
 }
 
+/// A body of these parts which does not say how long it is.
+fn parts<const N: usize>(parts: [Result<&'static str, &'static str>; N]) -> Body {
+    Body::from_stream(futures_util::stream::iter(parts.map(|part| part.map(Bytes::from))))
+}
+
+/// What was cut off is no good answer, whatever its head has promised.
+#[tokio::test]
+async fn an_answer_is_good_if_all_of_it_was_taken() {
+    let long = [("content-length", "5")];
+    let router = Router::new()
+        .route("/whole", get(|| async { "whole" }))
+        .route("/empty", get(|| async {}))
+        .route("/streamed", get(|| async { parts([Ok("so "), Ok("far")]) }))
+        .route("/failing", get(|| async { parts([Ok("so far"), Err("so good")]) }))
+        .route("/endless", get(|| async { endless(&Arc::default()) }))
+        .route("/204", get(|| async { (http::StatusCode::NO_CONTENT, endless(&Arc::default())) }))
+        .route("/304", get(|| async { (http::StatusCode::NOT_MODIFIED, endless(&Arc::default())) }))
+        // As long as it says, and then it does not say that it is over.
+        .route("/told", get(move || async move { (long, then_silent("12345")) }))
+        .route("/short", get(move || async move { (long, then_silent("123")) }));
+    for version in VERSIONS {
+        for (method, path, good) in [
+            ("GET", "/whole", 1),
+            ("GET", "/empty", 1),
+            ("GET", "/streamed", 1),
+            ("GET", "/failing", 0),
+            ("GET", "/endless", 0),
+            ("GET", "/204", 1),
+            ("GET", "/304", 1),
+            ("HEAD", "/whole", 1),
+            ("HEAD", "/streamed", 1),
+            ("HEAD", "/endless", 1),
+            ("GET", "/told", 1),
+            ("GET", "/short", 0),
+        ] {
+            let task = Task::builder("test").build().unwrap();
+            let address = serve(router.clone().layer(task.layer())).await;
+            let client = Client::connect(address, version).await;
+            let uri = if version == Version::H2c {
+                format!("http://localhost{path}")
+            } else {
+                path.to_owned()
+            };
+            let request = http::Request::builder().method(method).uri(uri);
+            // The connection may break before the head of the answer was written.
+            if let Ok(mut answer) = client.try_send(request.header("host", "localhost")).await {
+                let bytes = if path == "/short" { 3 } else { 5 };
+                let mut read = 0;
+                while read < bytes
+                    && let Some(Ok(frame)) = answer.body_mut().frame().await
+                {
+                    read += frame.into_data().map_or(0, |data| data.len());
+                }
+                // Whoever is at the end of it reads that as well; others hang up.
+                if matches!(path, "/whole" | "/streamed") {
+                    while answer.body_mut().frame().await.is_some() {}
+                }
+            }
+            all_back(&task, 1).await;
+            let found: u64 = task.snapshot().good.iter().sum();
+            assert_eq!(found, good, "{method} {path} over {version:?}");
+        }
+    }
+}
+
+/// A body that is neither over nor goes on.
+fn then_silent(text: &'static str) -> Body {
+    let first = futures_util::stream::iter([Ok::<_, std::convert::Infallible>(text)]);
+    Body::from_stream(futures_util::StreamExt::chain(first, futures_util::stream::pending()))
+}
+
 #[tokio::test]
 async fn a_permit_comes_back_on_a_thread_that_never_served() {
     let task = Task::builder("test").build().unwrap();

@@ -60,8 +60,15 @@ pub(super) fn watch(
 ) -> Outcome<End> {
     let mut terminal = ratatui::try_init()?;
     let outcome = Desk::new(show).run(&mut terminal, player, interrupted);
-    ratatui::try_restore()?;
-    outcome
+    first(outcome, ratatui::try_restore())
+}
+
+/// What went wrong first is what there is to tell: a terminal that cannot be drawn on can mostly
+/// not be restored either.
+fn first<T>(outcome: Outcome<T>, restored: io::Result<()>) -> Outcome<T> {
+    let outcome = outcome?;
+    restored?;
+    Ok(outcome)
 }
 
 /// Where the keys are.
@@ -266,6 +273,16 @@ mod tests {
         assert_eq!(pressed(&mut desk, "o"), "the dashboard is at http://b/");
         desk.browse = |_| true;
         assert_eq!(pressed(&mut desk, "o"), "opening http://b/ in your browser");
+    }
+
+    #[test]
+    fn the_first_error_is_told() {
+        let failed = || Err(io::Error::other("restoring"));
+        let drawing = || Err("drawing".into());
+        assert_eq!(first::<u8>(drawing(), failed()).unwrap_err().to_string(), "drawing");
+        assert_eq!(first::<u8>(drawing(), Ok(())).unwrap_err().to_string(), "drawing");
+        assert_eq!(first(Ok(1), failed()).unwrap_err().to_string(), "restoring");
+        assert_eq!(first(Ok(1), Ok(())).unwrap(), 1);
     }
 
     #[test]

@@ -44,7 +44,7 @@ async fn ask(
 #[tokio::test]
 async fn rates_are_of_the_time_since_the_last_look() {
     let (task, hand) = task();
-    let mut look = Look::new(&task);
+    let mut look = Look::new(&task, Calls::default());
     let (first, _) = look.look();
     assert_eq!((first.service.as_str(), first.work.offered), ("shop", 0.0));
     assert_eq!(first.state.kind, Kind::Starting);
@@ -109,7 +109,7 @@ async fn rates_are_of_the_time_since_the_last_look() {
 #[test]
 fn changes_are_told_once_and_the_state_knows_since_when() {
     let (task, hand) = task();
-    let mut look = Look::new(&task);
+    let mut look = Look::new(&task, Calls::default());
     look.look();
     task.set_dark(true);
     let (shown, events) = look.look();
@@ -164,10 +164,9 @@ async fn what_is_asked_of_others_is_shown_too() {
     };
     let balancer = client::Balancer::builder(discovery, make).build().expect("a balancer");
     let service = layer.layer(balancer.clone());
-    let mut look = Look::new(&task);
-    look.client(layer);
-    let read = balancer.clone();
-    look.balancer("inventory".to_owned(), Box::new(move || read.backends()));
+    let calls = Calls::default().client(&layer).expect("a client");
+    let calls = calls.balancer("inventory", &balancer).expect("a balancer");
+    let mut look = Look::new(&task, calls);
     for _ in 0..10 {
         let request = Request::new(Full::<bytes::Bytes>::default());
         service.clone().oneshot(request).await.expect("an answer");
