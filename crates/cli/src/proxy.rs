@@ -5,11 +5,15 @@ use clap::Args;
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 use tidegate::Criticality;
+use tidegate::life::Phase;
 use tidegate_core::decision::Reason;
+use tidegate_proxy::config::LISTEN;
 use tidegate_proxy::{Config, Protocol, Proxy, ProxyError, Upstream, Watch};
-use tidegate_wire::customer::Identities;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How often it says what it would have refused, or has.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -17,20 +21,25 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 #[derive(Args)]
 pub(crate) struct Options {
     /// Where the program is: `127.0.0.1:8080`, `app:8080`, or `unix:/PATH`
-    #[arg(long, value_name = "PLACE")]
-    upstream: Upstream,
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
-    listen: SocketAddr,
+    #[arg(long, value_name = "PLACE", required_unless_present = "config")]
+    upstream: Option<Upstream>,
+    /// A file in YAML that says how to run; read again when it changes, and on SIGHUP
+    ///
+    /// What the command line says goes over it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen; 127.0.0.1:8000 if nobody says
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// Refuse what is too much; without this, only say what would have been
     #[arg(long)]
     enforce: bool,
     /// What the program speaks: auto is gRPC by HTTP/2, all else by HTTP/1.1
-    #[arg(long, value_enum, default_value = "auto")]
-    protocol: Speaks,
+    #[arg(long, value_enum)]
+    protocol: Option<Speaks>,
     /// What to look at of the program: `auto`, `nothing`, `pid:NUMBER` or `cgroup:/NAME`
-    #[arg(long, value_name = "WHOM", default_value = "auto")]
-    watch: Watch,
+    #[arg(long, value_name = "WHOM")]
+    watch: Option<Watch>,
     /// How many CPUs the program may use, if it is not what the system says
     #[arg(long, value_name = "NUMBER")]
     cpus: Option<f64>,
@@ -38,8 +47,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER")]
     workers: Option<NonZeroUsize>,
     /// Where the dashboard, /metrics and health are; `off` for nowhere
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001")]
-    admin: Admin,
+    ///
+    /// 127.0.0.1:8001 if nobody says, and the file neither.
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<Admin>,
     /// What the service is called
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
@@ -70,50 +81,146 @@ impl core::str::FromStr for Admin {
     }
 }
 
+/// Where the page is if nobody says.
+const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
+/// How often to look whether the file is another.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Options {
+    /// What the file says, and over it what the command line does.
+    fn resolve(&self) -> Result<Config, Failure> {
+        let mut config = if let Some(file) = &self.config {
+            read(file)?
+        } else {
+            // Clap has seen to it that there is one of both.
+            let upstream = self.upstream.clone().ok_or_else(|| refused("no upstream".into()))?;
+            let listen = LISTEN.parse().map_err(|_| refused(LISTEN.into()))?;
+            let mut config = Config::new(listen, upstream);
+            config.admin = Some(ADMIN);
+            config
+        };
+        if let Some(upstream) = &self.upstream {
+            if config.service == config.upstream.to_string() {
+                config.service = upstream.to_string();
+            }
+            config.upstream = upstream.clone();
+        }
+        config.listen = self.listen.unwrap_or(config.listen);
+        config.dark &= !self.enforce;
+        if let Some(speaks) = self.protocol {
+            config.pool.protocol = match speaks {
+                Speaks::Auto => Protocol::Auto,
+                Speaks::H1 => Protocol::Http1,
+                Speaks::H2 => Protocol::Http2,
+            };
+        }
+        if let Some(watch) = &self.watch {
+            config.watch = watch.clone();
+        }
+        config.cpus = self.cpus.or(config.cpus);
+        config.workers = self.workers.or(config.workers);
+        if let Some(Admin(admin)) = self.admin {
+            config.admin = admin;
+        }
+        if let Some(service) = &self.service {
+            config.service.clone_from(service);
+        }
+        if self.trust_callers {
+            config.ceiling = Criticality::CriticalPlus;
+        }
+        Ok(config)
+    }
+}
+
+fn read(file: &Path) -> Result<Config, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| Failure {
+        what: format!("{} cannot be read", file.display()),
+        why: error.to_string(),
+        next: "give the path of a file in YAML; docs/proxy.md has its keys",
+    })?;
+    Config::parse(&file.display().to_string(), &text).map_err(|error| refused(error.to_string()))
+}
+
+fn refused(why: String) -> Failure {
+    let what = "the configuration is refused".to_owned();
+    Failure { what, why, next: "mend it; docs/proxy.md has every key" }
+}
+
 pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
-    let mut config = Config::new(options.listen, options.upstream.clone());
-    config.dark = !options.enforce;
-    config.pool.protocol = match options.protocol {
-        Speaks::Auto => Protocol::Auto,
-        Speaks::H1 => Protocol::Http1,
-        Speaks::H2 => Protocol::Http2,
-    };
-    config.watch = options.watch.clone();
-    (config.cpus, config.workers, config.admin) = (options.cpus, options.workers, options.admin.0);
-    if let Some(service) = &options.service {
-        config.service.clone_from(service);
-    }
-    if options.trust_callers {
-        config.identities = Identities::default().unidentified(Criticality::CriticalPlus);
-    }
+    let config = options.resolve()?;
+    let dark = config.dark;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failure(&error.into()))?;
-    let proxy = Proxy::start(config).map_err(|error| failure(&error))?;
-    announce(&proxy, options);
-    runtime.block_on(async {
-        if let Err(error) = proxy.life().stop_on_signals() {
-            say(&format!("it can only be killed, as signals cannot be listened to: {error}"));
-        }
-        let mut last = counts(&proxy);
-        let mut leaving = core::pin::pin!(proxy.life().reached(tidegate::life::Phase::LameDuck));
-        loop {
-            tokio::select! {
-                _ = &mut leaving => break,
-                () = tokio::time::sleep(SAY_EVERY) => {
-                    let now = counts(&proxy);
-                    tell(&proxy, &last, &now, options.enforce);
-                    last = now;
-                }
-            }
-        }
-        say("leaving: no new connections soon, what is in flight is finished");
-    });
+    let upstream = config.upstream.clone();
+    let mut proxy = Proxy::start(config).map_err(|error| failure(&error))?;
+    announce(&proxy, &upstream, dark);
+    runtime.block_on(watch_over(&mut proxy, options));
     let task = proxy.task().clone();
     proxy.join().map_err(|error| failure(&error))?;
     let requests = task.snapshot().requests;
     let admitted: u64 = Criticality::ALL.into_iter().map(|c| requests.admitted(c)).sum();
     say(&format!("{admitted} requests handed on, {} of them not finished", requests.inflight()));
     Ok(Ending::default())
+}
+
+/// Until it is to end: says what is refused, and reads the file again when it is another.
+async fn watch_over(proxy: &mut Proxy, options: &Options) {
+    if let Err(error) = proxy.life().stop_on_signals() {
+        say(&format!("it can only be killed, as signals cannot be listened to: {error}"));
+    }
+    let mut hangups = signal(SignalKind::hangup()).ok();
+    let mut text = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
+    let mut last = counts(proxy);
+    let mut say_due = Instant::now() + SAY_EVERY;
+    let mut leaving = core::pin::pin!(proxy.life().reached(Phase::LameDuck));
+    loop {
+        let hangup = async {
+            match &mut hangups {
+                Some(hangups) => hangups.recv().await,
+                None => core::future::pending().await,
+            }
+        };
+        let asked = tokio::select! {
+            _ = &mut leaving => break,
+            _ = hangup => true,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
+        let now = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
+        if asked || now.is_some() && now != text {
+            text = now.or(text);
+            reload(proxy, options);
+        }
+        if Instant::now() >= say_due {
+            say_due += SAY_EVERY;
+            let now = counts(proxy);
+            tell(proxy, &last, &now);
+            last = now;
+        }
+    }
+    say("leaving: no new connections soon, what is in flight is finished");
+}
+
+/// A bad file changes nothing.
+fn reload(proxy: &mut Proxy, options: &Options) {
+    match options.resolve() {
+        Err(Failure { what, why, .. }) => say(&format!("{what}, it goes on as before: {why}")),
+        Ok(config) => {
+            let dark = config.dark;
+            let restart = proxy.reload(config);
+            say(&format!("read anew: {}", mode(dark)));
+            if !restart.is_empty() {
+                say(&format!("needs a restart to take effect: {}", restart.join(", ")));
+            }
+        }
+    }
+}
+
+const fn mode(dark: bool) -> &'static str {
+    if dark {
+        "dark: nothing is refused, it only says what would be (--enforce does it)"
+    } else {
+        "what is too much is refused"
+    }
 }
 
 /// What has been refused so far, or would have been, by criticality; and all that came.
@@ -138,14 +245,9 @@ fn counts(proxy: &Proxy) -> Counts {
     Counts { came: came.sum(), refused }
 }
 
-fn announce(proxy: &Proxy, options: &Options) {
-    let mode = if options.enforce {
-        "what is too much is refused"
-    } else {
-        "dark: nothing is refused, it only says what would be (--enforce does it)"
-    };
-    say(&format!("listening at http://{} for {}", proxy.address(), options.upstream));
-    say(&format!("mode: {mode}"));
+fn announce(proxy: &Proxy, upstream: &Upstream, dark: bool) {
+    say(&format!("listening at http://{} for {upstream}", proxy.address()));
+    say(&format!("mode: {}", mode(dark)));
     say(&format!("watching {}", proxy.watched()));
     if let Some(page) = proxy.page() {
         say(&format!("dashboard at http://{}", page.address()));
@@ -153,7 +255,7 @@ fn announce(proxy: &Proxy, options: &Options) {
 }
 
 /// One line about the last seconds, if there was anything to refuse.
-fn tell(proxy: &Proxy, last: &Counts, now: &Counts, enforce: bool) {
+fn tell(proxy: &Proxy, last: &Counts, now: &Counts) {
     let refused: Vec<(Criticality, u64)> = Criticality::ALL
         .into_iter()
         .zip(now.refused.iter().zip(last.refused))
@@ -166,7 +268,7 @@ fn tell(proxy: &Proxy, last: &Counts, now: &Counts, enforce: bool) {
     let sum: u64 = refused.iter().map(|(_, count)| count).sum();
     let each: Vec<String> =
         refused.iter().map(|(criticality, count)| format!("{criticality} {count}")).collect();
-    let verb = if enforce { "refused" } else { "would have refused" };
+    let verb = if proxy.task().gate().is_dark() { "would have refused" } else { "refused" };
     let plan = proxy.task().snapshot().plan;
     let because = plan.map_or_else(String::new, |plan| {
         format!("; offered {:.2} CPU, can do {:.2}", plan.offered, plan.capacity)

@@ -28,6 +28,7 @@ use tidegate::signals::linux;
 use tidegate::task::BuildError;
 use tidegate_core::connection::gate::ConnectionGate;
 use tidegate_core::units::InvalidNumber;
+use tidegate_wire::customer::Identities;
 
 /// Connections that wait to be taken, at each worker.
 const BACKLOG: u32 = 1024;
@@ -75,17 +76,19 @@ pub struct Proxy {
     watched: String,
     workers: Vec<JoinHandle<Result<(), ProxyError>>>,
     page: Option<Page>,
+    config: Config,
 }
 
 impl Proxy {
     /// Starts it.
     pub fn start(config: Config) -> Result<Self, ProxyError> {
+        let kept = config.clone();
         let count = config.workers.map_or_else(cpus, NonZeroUsize::get);
         let (listeners, address) = listen(config.listen, count)?;
         let seen = config.watch.start(&config.upstream)?;
         let mut builder = Task::builder(config.service.as_str())
             .executor(Executor::new(Clock::default()))
-            .identities(config.identities)
+            .identities(Identities::default().unidentified(config.ceiling))
             .everyone_else(config.everyone_else)
             .default_criticality(config.criticality)
             .dark(config.dark)
@@ -123,7 +126,7 @@ impl Proxy {
             let thread = std::thread::Builder::new().name(format!("tidegate-{number}"));
             workers.push(thread.spawn(move || worker.run(listener))?);
         }
-        Ok(Self { task, life, address, watched: seen.words, workers, page })
+        Ok(Self { task, life, address, watched: seen.words, workers, page, config: kept })
     }
 
     /// Where it listens.
@@ -149,6 +152,20 @@ impl Proxy {
     /// Its life: to end it.
     pub const fn life(&self) -> &Life {
         &self.life
+    }
+
+    /// Goes on with what `config` says, as far as that can be changed while it runs: whether it
+    /// refuses, and what customers may use. Returns the keys that need a restart, and have not
+    /// changed anything.
+    pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
+        let before = core::mem::replace(&mut self.config, config);
+        let after = &self.config;
+        self.task.set_dark(after.dark);
+        self.task.set_default_limits(after.everyone_else);
+        for (name, limits) in &after.customers {
+            self.task.set_limits(name, *limits);
+        }
+        before.differences(after)
     }
 
     /// Waits until it has ended.

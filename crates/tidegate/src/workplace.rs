@@ -29,6 +29,12 @@ pub trait Workplace: Send {
     /// program's.
     fn cpu_time(&mut self) -> Option<Duration>;
 
+    /// For how long it could have run so far and somebody else did, all its threads together; zero
+    /// if nobody knows.
+    fn waited(&mut self) -> Duration {
+        Duration::ZERO
+    }
+
     /// How many CPUs it may use, if that is known.
     fn cpus(&mut self) -> Option<f64>;
 }
@@ -36,6 +42,10 @@ pub trait Workplace: Send {
 impl<W: Workplace + ?Sized> Workplace for Box<W> {
     fn cpu_time(&mut self) -> Option<Duration> {
         (**self).cpu_time()
+    }
+
+    fn waited(&mut self) -> Duration {
+        (**self).waited()
     }
 
     fn cpus(&mut self) -> Option<f64> {
@@ -61,6 +71,10 @@ impl Workplace for Unseen {
 impl Workplace for Reader {
     fn cpu_time(&mut self) -> Option<Duration> {
         Self::cpu_time(self).ok()
+    }
+
+    fn waited(&mut self) -> Duration {
+        self.run_delay().unwrap_or_default()
     }
 
     fn cpus(&mut self) -> Option<f64> {

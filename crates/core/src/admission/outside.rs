@@ -8,15 +8,17 @@
 //! |---|---|---|
 //! | no more than CPUs | whatever | no: each could have one of its own |
 //! | more | all there is | yes |
-//! | more all the time | less | no: requests wait for something else |
+//! | more all the time | clearly less | no: requests wait for something else |
 //! | more all the time | one whole CPU, or two, or three, of more | perhaps: a program of one thread can use no more |
 //! | more, but not all the time | less | perhaps: a queue that has just begun |
 //!
-//! Where it is "perhaps", [`shed`](super::shed) goes by what is in flight alone.
+//! Where it is "perhaps", and that is also where it uses nearly all, [`shed`](super::shed) goes by
+//! what is in flight alone. Time in which the program could have run and somebody else did counts
+//! as used: it is as busy as it can be.
 //!
-//! When the number of CPUs is wrong, or somebody else uses those of the program, "all there is" is
-//! never reached and it counts as waiting for something else: then what requests take by themselves
-//! is thought longer than it is, and more is let in.
+//! When the number of CPUs is wrong, or the machine itself is given less than it thinks, "all there
+//! is" is never reached. Far below, it counts as waiting for something else: then what requests take
+//! by themselves is thought longer than it is, and more is let in.
 
 use crate::units::Timestamp;
 use core::time::Duration;
@@ -27,8 +29,8 @@ use std::collections::VecDeque;
 const WINDOW: Duration = Duration::from_millis(80);
 /// All there is, but for the steps of the count…
 const ALL: f64 = 0.92;
-/// …and clearly less.
-const LESS: f64 = 0.85;
+/// …and clearly less: what is above may be all that there was to have.
+const LESS: f64 = 0.6;
 /// A program of one thread uses a bit more than one CPU where the system works for it, too.
 const WHOLE: (f64, f64) = (0.08, 0.15);
 
@@ -63,8 +65,8 @@ impl Outside {
         Self::default()
     }
 
-    /// The program used `used` of the CPU in the last `elapsed`, of `cpus`, and `inside` requests
-    /// are in it. Nothing if it cannot be told whether work waits.
+    /// The program used `used` of the CPU in the last `elapsed`, or could have, of `cpus`, and
+    /// `inside` requests are in it. Nothing if it cannot be told whether work waits.
     pub fn observe(
         &mut self,
         inside: u64,
@@ -85,9 +87,12 @@ impl Outside {
             sums[1] += look.elapsed.as_secs_f64();
             least = least.min(look.inside);
         }
+        // However many threads wait for a CPU, there are no more to be had. Not look by look: the
+        // clock may show nothing at one and twice as much at the next.
         let rate = sums[0] / sums[1];
+        let rate = if rate > cpus { cpus } else { rate };
         let share = rate / cpus;
-        if !(share.is_finite() && cpus > 0.0) {
+        if !(share.is_finite() && cpus > 0.0 && cpus.is_finite()) {
             return None;
         }
         if inside <= cpus {
@@ -132,13 +137,14 @@ mod tests {
             (5, 1.9, 2.0, Some(true)),
             // Waits for a database.
             (50, 0.5, 1.0, Some(false)),
-            (50, 2.4, 4.0, Some(false)),
+            (50, 2.3, 4.0, Some(false)),
             // One thread, or one at a time.
             (50, 1.0, 2.0, None),
             (50, 1.1, 4.0, None),
             (50, 1.95, 4.0, None),
             // Neither.
             (50, 0.88, 1.0, None),
+            (50, 0.7, 1.0, None),
         ] {
             let said = steady(inside, rate, cpus).map(|said| said.load > 1.0);
             assert_eq!(said, waits, "{inside} inside, {rate} of {cpus} CPUs");
@@ -175,6 +181,19 @@ mod tests {
         let waits = loads[12..].iter().flatten().filter(|said| said.load > 1.0).count();
         assert!(waits > 60, "{waits}");
         assert!(loads[12..].iter().flatten().all(|said| said.load > 1.0));
+    }
+
+    #[test]
+    fn steps_that_fall_on_every_other_look_add_up() {
+        let mut outside = Outside::new();
+        let mut now = Timestamp::ZERO;
+        for n in 0..20 {
+            now += TICK;
+            let used = if n % 2 == 0 { Duration::ZERO } else { 2 * TICK };
+            let said = outside.observe(40, used, 1.0, TICK, now);
+            let waits = said.is_none_or(|said| said.load > 1.0);
+            assert!(n < 8 || waits, "look {n}: {said:?}");
+        }
     }
 
     #[test]

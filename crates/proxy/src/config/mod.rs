@@ -32,7 +32,6 @@ use tidegate::life::LifeConfig;
 use tidegate::serve::Limits;
 use tidegate_core::connection::gate::ConnectionLimits;
 use tidegate_core::{CostRate, fleet};
-use tidegate_wire::customer::Identities;
 
 /// Where to listen if nobody says.
 pub const LISTEN: &str = "127.0.0.1:8000";
@@ -66,8 +65,8 @@ pub struct Config {
     pub answer_timeout: Option<Duration>,
     /// How it ends.
     pub life: LifeConfig,
-    /// Who is who, and may claim what.
-    pub identities: Identities,
+    /// The most that a caller may claim whom nobody knows by a certificate.
+    pub ceiling: Criticality,
     /// Customers, and what they may use.
     pub customers: Vec<(String, fleet::Limits)>,
     /// What everyone else may use together.
@@ -98,12 +97,41 @@ impl Config {
             connections,
             answer_timeout: Some(Duration::from_secs(60)),
             life: LifeConfig::default(),
-            identities: Identities::default(),
+            ceiling: Criticality::Critical,
             customers: Vec::new(),
             everyone_else: fleet::Limits::UNLIMITED,
             criticality: Criticality::Critical,
             admin: None,
         }
+    }
+
+    /// The keys in which `other` differs and that cannot be changed while a proxy runs.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let gone = |(name, _): &(String, _)| !other.customers.iter().any(|(n, _)| n == name);
+        [
+            ("upstream", self.upstream != other.upstream),
+            ("listen", self.listen != other.listen),
+            ("service", self.service != other.service),
+            ("protocol", self.pool.protocol != other.pool.protocol),
+            ("watch", self.watch != other.watch),
+            ("cpus", self.cpus != other.cpus),
+            ("workers", self.workers != other.workers),
+            ("admin", self.admin != other.admin),
+            ("default_criticality", self.criticality != other.criticality),
+            ("ceiling", self.ceiling != other.ceiling),
+            (
+                "timeouts",
+                PoolConfig { protocol: self.pool.protocol, ..other.pool } != self.pool
+                    || self.answer_timeout != other.answer_timeout
+                    || self.limits != other.limits,
+            ),
+            ("connections", self.connections != other.connections),
+            ("drain", self.life != other.life),
+            ("customers (one was taken out)", self.customers.iter().any(gone)),
+        ]
+        .into_iter()
+        .filter_map(|(key, differs)| differs.then_some(key))
+        .collect()
     }
 
     /// Reads what stands in `file`.
@@ -262,7 +290,7 @@ impl Raw {
             config.criticality = level.0;
         }
         if let Some(level) = self.ceiling {
-            config.identities = Identities::default().unidentified(level.0);
+            config.ceiling = level.0;
         }
         self.timeouts.apply(&mut config)?;
         self.connections.apply(&mut config);

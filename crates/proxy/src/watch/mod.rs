@@ -137,6 +137,14 @@ impl Workplace for Program {
         known.then_some(self.total)
     }
 
+    fn waited(&mut self) -> Duration {
+        let mut waited = Duration::ZERO;
+        for (reader, _) in self.readers.values_mut() {
+            waited += reader.run_delay().unwrap_or_default();
+        }
+        waited
+    }
+
     fn cpus(&mut self) -> Option<f64> {
         self.refresh();
         // Where they differ, it is the one who may use the most that shows what there is.

@@ -6,7 +6,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use std::sync::Arc;
 use tidegate::life::Phase;
-use tidegate_proxy::{Proxy, ProxyError};
+use tidegate_proxy::{Config, Proxy, ProxyError};
 use tokio::sync::Semaphore;
 
 fn get() -> Request<Full<Bytes>> {
@@ -69,4 +69,28 @@ async fn its_page_tells_of_it() {
     let request = Request::builder().uri("/metrics").header("host", host).body(Full::default());
     let metrics = text(client_of_page.send_request(request.unwrap()).await.unwrap()).await;
     assert!(metrics.contains("tidegate_requests_total"), "{metrics}");
+}
+
+#[tokio::test]
+async fn limits_and_mode_change_while_it_runs_and_the_rest_is_named() {
+    let address = program(echo).await;
+    let file = |rest: &str| {
+        let text = format!("upstream: {address}\nlisten: {ANY}\nworkers: 1\n{rest}");
+        Config::parse("proxy.yaml", &text).unwrap()
+    };
+    let mut proxy = Running::start(file("mode: enforce\n"));
+    let mut client = client(proxy.address()).await;
+    let mut status = async || {
+        client.ready().await.unwrap();
+        let response = client.send_request(get()).await.unwrap();
+        let status = response.status().as_u16();
+        text(response).await;
+        status
+    };
+    assert_eq!(status().await, 200);
+    let changed = proxy.get_mut().reload(file("mode: enforce\neveryone_else: 0\n"));
+    assert_eq!((changed, status().await), (vec![], 429));
+    let changed = proxy.get_mut().reload(file("everyone_else: 0\ncpus: 2\n"));
+    assert_eq!((changed, status().await), (vec!["cpus"], 200));
+    assert!(proxy.get().task().gate().is_dark());
 }

@@ -35,6 +35,10 @@ impl Running {
         self.0.as_ref().unwrap()
     }
 
+    pub(crate) fn get_mut(&mut self) -> &mut Proxy {
+        self.0.as_mut().unwrap()
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.get().address()
     }

@@ -37,6 +37,7 @@ pub(super) struct RemoteTicker {
     fixed: bool,
     cpus_due: Timestamp,
     cpu_time: Option<Duration>,
+    waited: Duration,
     /// Since the last look.
     used: Option<Duration>,
     at: Timestamp,
@@ -60,6 +61,7 @@ impl RemoteTicker {
             fixed: cpus.is_some(),
             cpus_due: now,
             cpu_time: None,
+            waited: Duration::ZERO,
             used: None,
             at: now,
             counts: Box::new([0; cells::COUNT]),
@@ -89,7 +91,10 @@ impl RemoteTicker {
         let Some(used) = self.used else { return seen };
         if let Some(cpus) = self.cpus {
             let inside = task.gate.counts().inflight();
-            if let Some(load) = self.outside.observe(inside, used, cpus, elapsed, now) {
+            let waited = self.place.waited();
+            let held_up = waited.saturating_sub(core::mem::replace(&mut self.waited, waited));
+            let busy = used.saturating_add(held_up);
+            if let Some(load) = self.outside.observe(inside, busy, cpus, elapsed, now) {
                 seen = seen.load(load.load).load_least(load.least);
             }
         }

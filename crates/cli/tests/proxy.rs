@@ -1,0 +1,148 @@
+//! `tidegate proxy` as a process: what it says, what it reads again, how it ends.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+/// A program that says `ok` to whatever comes.
+fn program() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for io in listener.incoming() {
+            std::thread::spawn(move || {
+                let mut io = io.unwrap();
+                let mut buffer = [0; 4096];
+                while io.read(&mut buffer).unwrap_or(0) > 0 {
+                    let _ = io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+                }
+            });
+        }
+    });
+    address
+}
+
+struct Proxy {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStderr>>,
+    address: String,
+}
+
+impl Proxy {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["proxy", "--listen", "127.0.0.1:0", "--admin", "off"]).args(arguments);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut proxy = Self { child, lines, address: String::new() };
+        let line = proxy.said("listening at http://");
+        proxy.address = line.split("http://").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        proxy
+    }
+
+    /// The next line that has `words`.
+    fn said(&mut self, words: &str) -> String {
+        let mut before = Vec::new();
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            if line.contains(words) {
+                return line;
+            }
+            before.push(line);
+        }
+        panic!("it never said `{words}`, but: {before:#?}");
+    }
+
+    fn ask(&self) -> String {
+        let mut io = TcpStream::connect(&self.address).unwrap();
+        io.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        io.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn file(name: &str, text: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("tidegate-cli-proxy-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn it_begins_in_the_dark_sees_the_program_and_ends_in_order() {
+    let upstream = program();
+    let mut proxy = Proxy::start(&["--upstream", &upstream.to_string()]);
+    proxy.said("dark: nothing is refused");
+    let watching = proxy.said("watching ");
+    assert!(watching.contains(&format!("process {}", std::process::id())), "{watching}");
+    assert!(proxy.ask().ends_with("ok"));
+    proxy.signal(rustix::process::Signal::TERM);
+    proxy.said("leaving");
+    // The second one ends the delay in which others hear of it.
+    proxy.signal(rustix::process::Signal::TERM);
+    proxy.said("1 requests handed on, 0 of them not finished");
+    assert!(proxy.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_file_is_read_again_and_a_bad_one_changes_nothing() {
+    let upstream = program();
+    let good = format!("upstream: {upstream}\nmode: enforce\n");
+    let path = file("reload.yaml", &good);
+    let mut proxy = Proxy::start(&["--config", path.to_str().unwrap()]);
+    assert!(proxy.ask().contains("200 OK"));
+    std::fs::write(&path, format!("{good}everyone_else: 0\n")).unwrap();
+    proxy.signal(rustix::process::Signal::HUP);
+    proxy.said("read anew: what is too much is refused");
+    assert!(proxy.ask().contains("429"), "{}", proxy.ask());
+    std::fs::write(&path, format!("{good}everyone_else: some\n")).unwrap();
+    let said = proxy.said("the configuration is refused, it goes on as before");
+    assert!(said.contains("reload.yaml:3:"), "{said}");
+    assert!(proxy.ask().contains("429"));
+    // By itself, without a signal.
+    std::fs::write(&path, format!("{good}workers: 7\n")).unwrap();
+    proxy.said("needs a restart to take effect: workers");
+    assert!(proxy.ask().contains("200 OK"));
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_is_served() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _taken = TcpListener::bind(taken).unwrap();
+    let listen = taken.to_string();
+    let bad = file("bad.yaml", "upstream: 127.0.0.1:1\nmod: dark\n");
+    for (arguments, words) in [
+        (
+            vec!["--upstream", "127.0.0.1:1", "--listen", &listen],
+            "give it another place by --listen",
+        ),
+        (vec!["--config", bad.to_str().unwrap()], "bad.yaml:2:"),
+        (vec!["--config", "/nowhere.yaml"], "cannot be read"),
+        (vec!["--upstream", "nowhere"], "127.0.0.1:8080"),
+        (vec![], "--upstream"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(["proxy", "--admin", "off"]).args(&arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(text.contains(words), "{arguments:?}: {text}");
+    }
+}
