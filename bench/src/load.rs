@@ -345,9 +345,12 @@ pub(crate) fn serve(options: &ServerOptions) -> Outcome {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             tokio::spawn(async move {
-                let hello = service_fn(|_| async {
-                    let body = Full::new(Bytes::from_static(b"Hello, world!"));
-                    Ok::<_, Infallible>(Response::new(body))
+                let hello = service_fn(|request: http::Request<hyper::body::Incoming>| {
+                    let large = request.uri().path() == "/16k";
+                    let body: &'static [u8] =
+                        if large { &[b'x'; 16_384] } else { b"Hello, world!" };
+                    let body = Full::new(Bytes::from_static(body));
+                    async { Ok::<_, Infallible>(Response::new(body)) }
                 });
                 let builder = Builder::new(TokioExecutor::new());
                 // Generators close their connections as they like.
@@ -357,13 +360,14 @@ pub(crate) fn serve(options: &ServerOptions) -> Outcome {
     })
 }
 
-struct Server {
+/// A server that says hello, in a process of its own.
+pub(crate) struct Server {
     child: Child,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Server {
-    fn start(cpu: Option<usize>) -> Outcome<Self> {
+    pub(crate) fn start(cpu: Option<usize>) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("load-server").args(cpu.map(|cpu| cpu.to_string()));
         let mut child = command.stdout(Stdio::piped()).spawn()?;

@@ -13,6 +13,7 @@ mod load;
 mod measure;
 mod metering;
 mod overload;
+mod proxy;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +58,11 @@ enum Command {
     /// The server of `overload`.
     #[command(hide = true)]
     OverloadServer(overload::server::Options),
+    /// What a request costs the proxy, beside nginx, `HAProxy` and Envoy.
+    Proxy(proxy::Options),
+    /// The proxy of `proxy`.
+    #[command(hide = true)]
+    ProxyServer(proxy::ServerOptions),
     /// How many requests a second the simulator runs on one core.
     Sim(sim::Options),
 }
@@ -73,6 +79,8 @@ fn main() -> Outcome {
         Command::Metering(options) => metering::run(&options),
         Command::Overload(options) => overload::run(&options)?,
         Command::OverloadServer(options) => overload::server::serve(&options)?,
+        Command::Proxy(options) => proxy::run(&options)?,
+        Command::ProxyServer(options) => proxy::serve(&options)?,
         Command::Sim(options) => sim::run(&options),
     }
     Ok(())

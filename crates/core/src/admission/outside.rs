@@ -8,8 +8,9 @@
 //! |---|---|---|
 //! | no more than CPUs | whatever | no: each could have one of its own |
 //! | more | all there is | yes |
-//! | more all the time | clearly less | no: requests wait for something else |
-//! | more all the time | one whole CPU, or two, or three, of more | perhaps: a program of one thread can use no more |
+//! | more all the time | half a CPU or less | no: requests wait for something else |
+//! | more all the time | more than that, and not about one whole CPU, or two, or three | no: the same |
+//! | more all the time | about one whole CPU, or two, or three, of more | perhaps: a program of one thread can use no more |
 //! | more, but not all the time | less | perhaps: a queue that has just begun |
 //!
 //! Where it is "perhaps", and that is also where it uses nearly all, [`shed`](super::shed) goes by
@@ -31,8 +32,11 @@ const WINDOW: Duration = Duration::from_millis(80);
 const ALL: f64 = 0.92;
 /// …and clearly less: what is above may be all that there was to have.
 const LESS: f64 = 0.6;
-/// A program of one thread uses a bit more than one CPU where the system works for it, too.
-const WHOLE: (f64, f64) = (0.08, 0.15);
+/// A program of one thread uses one CPU if it is busy, and one of four uses four. By the steps of
+/// the count, by what others take and by what the system does for it, it is seen to use so much less
+/// or more. To take it for one that waits for others is a grave mistake, as a queue then looks like
+/// what requests take by themselves; the other mistake is a slight one.
+const WHOLE: f64 = 0.3;
 
 /// What was seen at one look.
 #[derive(Debug, Clone, Copy)]
@@ -87,22 +91,22 @@ impl Outside {
             sums[1] += look.elapsed.as_secs_f64();
             least = least.min(look.inside);
         }
-        // However many threads wait for a CPU, there are no more to be had. Not look by look: the
-        // clock may show nothing at one and twice as much at the next.
         let rate = sums[0] / sums[1];
-        let rate = if rate > cpus { cpus } else { rate };
-        let share = rate / cpus;
-        if !(share.is_finite() && cpus > 0.0 && cpus.is_finite()) {
+        if !(rate.is_finite() && cpus > 0.0 && cpus.is_finite()) {
             return None;
         }
+        // However many threads wait for a CPU, there are no more to be had. Not look by look: the
+        // clock may show nothing at one and twice as much at the next.
+        let rate = rate.min(cpus);
+        let share = rate / cpus;
         if inside <= cpus {
             return Some(OutsideLoad { load: inside / cpus, least: share.min(inside / cpus) });
         }
         if share >= ALL {
             return Some(OutsideLoad { load: inside / cpus, least: least.min(cpus) / cpus });
         }
-        let whole = rate.round();
-        let is_whole = whole >= 1.0 && rate >= whole - WHOLE.0 && rate <= whole + WHOLE.1;
+        let whole = rate.round().max(1.0);
+        let is_whole = (rate - whole).abs() <= WHOLE || whole == 1.0 && rate > LESS;
         let for_long = least > cpus && now.since(self.looks.front()?.at) >= WINDOW / 2;
         (share < LESS && for_long && !is_whole).then_some(OutsideLoad { load: share, least: share })
     }
@@ -137,9 +141,12 @@ mod tests {
             (5, 1.9, 2.0, Some(true)),
             // Waits for a database.
             (50, 0.5, 1.0, Some(false)),
-            (50, 2.3, 4.0, Some(false)),
+            (50, 2.4, 4.0, Some(false)),
+            (50, 0.5, 4.0, Some(false)),
             // One thread, or one at a time.
             (50, 1.0, 2.0, None),
+            (50, 0.75, 2.0, None),
+            (50, 1.25, 4.0, None),
             (50, 1.1, 4.0, None),
             (50, 1.95, 4.0, None),
             // Neither.

@@ -338,19 +338,11 @@ impl Builder {
     /// The task, at work.
     pub fn start(self) -> Result<Task, BuildError> {
         let (task, watch, parts) = self.assemble()?;
-        let Parts { cpus, shed, attempts, tick, signals, mut workplace } = parts;
+        let Parts { cpus, shed, attempts, tick, signals, workplace } = parts;
         let inner = &task.inner;
         let mut sampler = Sampler::new(inner.clock.clone()).tick(tick);
-        sampler = match &mut workplace {
-            Some(place) => {
-                sampler = sampler.signal(Said::new(inner));
-                // Who can be seen to be busy need not be felt for.
-                if place.cpu_time().is_some() {
-                    sampler
-                } else {
-                    sampler.signal(Latency::new(inner))
-                }
-            }
+        sampler = match &workplace {
+            Some(_) => sampler.signal(Said::new(inner)).signal(Latency::new(inner)),
             None => sampler.watch(watch),
         };
         if let Some(cpus) = cpus {
