@@ -114,6 +114,14 @@ impl Roll {
         Some(id)
     }
 
+    /// Its number has no name any more: what is counted under it is everyone else's.
+    fn strike(&mut self, name: &str, limits: Limits) -> Option<CustomerId> {
+        let id = self.ids.remove(name)?;
+        self.names[id.index()] = None;
+        self.limit(id, limits);
+        Some(id)
+    }
+
     fn limit(&mut self, id: CustomerId, limits: Limits) {
         if self.limits.len() <= id.index() {
             self.limits.resize(id.index() + 1, Limits::UNLIMITED);
@@ -185,6 +193,30 @@ impl Task {
     /// by connections that come later. Nothing if there is no more room for customers.
     pub fn set_limits(&self, name: &str, limits: Limits) -> Option<CustomerId> {
         let id = self.inner.enrol(name, limits)?;
+        self.inner.gate.quota().set_limits(id, limits, self.inner.clock.now());
+        Some(id)
+    }
+
+    /// The same for many customers at once, which costs about as much as for one. Returns their
+    /// numbers, in order.
+    pub fn set_limits_of(&self, customers: &[(&str, Limits)]) -> Vec<Option<CustomerId>> {
+        let enrolled = self.inner.change_roll(|roll| {
+            let enrol = |&(name, limits): &(&str, Limits)| roll.enrol(name, limits);
+            customers.iter().map(enrol).collect::<Vec<_>>()
+        });
+        let (quota, now) = (self.inner.gate.quota(), self.inner.clock.now());
+        for (id, (_, limits)) in enrolled.iter().zip(customers) {
+            if let Some(id) = id {
+                quota.set_limits(*id, *limits, now);
+            }
+        }
+        enrolled
+    }
+
+    /// The customer `name` is one of everyone else from now on. Connections that it has already
+    /// keep its number, which is not given to others; they may use `limits` together.
+    pub fn remove_customer(&self, name: &str, limits: Limits) -> Option<CustomerId> {
+        let id = self.inner.change_roll(|roll| roll.strike(name, limits))?;
         self.inner.gate.quota().set_limits(id, limits, self.inner.clock.now());
         Some(id)
     }
