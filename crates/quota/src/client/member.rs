@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tidegate::Task;
 use tidegate_core::fleet::{FailStatic, Generation, Limits, Silence, Standing, TaskId};
 use tidegate_core::quota::{Usage, UsageMeter};
-use tidegate_core::{CustomerId, Timestamp};
+use tidegate_core::{CostRate, CustomerId, Timestamp};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage, TaskMessage};
 
 /// Reports of which the time is remembered until they are answered. An answer to one that is older
@@ -162,7 +162,7 @@ impl Member {
             let line =
                 usages.entry(number).or_insert_with(|| write_usage(number, Usage::default()));
             // All four, also zeros: nothing would be nothing to say.
-            line.has = held.grant.holds(now).as_array().map(|rate| rate.as_nanos_per_sec()).into();
+            line.has = held.grant.holds(now).as_array().map(CostRate::as_nanos_per_sec).into();
         }
         self.enforce(now);
         if !self.welcomed {

@@ -44,7 +44,7 @@ impl Fault {
     }
 
     /// What the reader of YAML has to say.
-    pub(super) fn from_yaml(error: serde_saphyr::Error) -> Self {
+    pub(super) fn from_yaml(error: &serde_saphyr::Error) -> Self {
         let error = error.without_snippet();
         let at = error.location();
         let (line, column) = at.map_or((1, 1), |at| (at.line().max(1), at.column().max(1)));

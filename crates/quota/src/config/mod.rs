@@ -115,5 +115,5 @@ impl Config {
 fn read(text: &str) -> Result<Config, Fault> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let raw = serde_saphyr::from_str_with_options::<raw::File>(text, options);
-    resolve::file(raw.map_err(Fault::from_yaml)?)
+    resolve::file(raw.map_err(|error| Fault::from_yaml(&error))?)
 }

@@ -52,7 +52,7 @@ pub(super) struct Resources {
 pub(super) enum Limit {
     Cpus(f64),
     Unlimited,
-    Levels(Levels),
+    Levels(Box<Levels>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -99,7 +99,8 @@ impl<'de> Visitor<'de> for LimitVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
-        Levels::deserialize(MapAccessDeserializer::new(map)).map(Limit::Levels)
+        Levels::deserialize(MapAccessDeserializer::new(map))
+            .map(|levels| Limit::Levels(Box::new(levels)))
     }
 }
 

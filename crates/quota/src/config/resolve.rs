@@ -154,7 +154,8 @@ fn limits(limit: Spanned<Limit>) -> Result<Limits, Fault> {
     match value {
         Limit::Unlimited => Ok(Limits::UNLIMITED),
         Limit::Cpus(number) => Ok(Limits::total(cpus(&Spanned::new(number, referenced, defined))?)),
-        Limit::Levels(raw::Levels { cpu, critical, sheddable_plus, sheddable }) => {
+        Limit::Levels(levels) => {
+            let raw::Levels { cpu, critical, sheddable_plus, sheddable } = *levels;
             let mut entries = [None; 4];
             let levels = [&sheddable, &sheddable_plus, &critical, &cpu];
             for (entry, level) in entries.iter_mut().zip(levels) {

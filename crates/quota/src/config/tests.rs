@@ -74,8 +74,8 @@ fn what_is_not_said_has_a_default() {
 
 /// A service with these lines.
 fn service(lines: &str) -> String {
-    let lines: String = lines.lines().map(|line| format!("      {line}\n")).collect();
-    format!("quota:\n  services:\n    search:\n{lines}")
+    let lines = lines.replace('\n', "\n      ");
+    format!("quota:\n  services:\n    search:\n      {lines}\n")
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::message::{task_id, write_limits, write_rates, write_task_id};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use tidegate_core::fleet::{Change, Fleet, FleetConfigError, Full, Generation, TaskId, Usage};
-use tidegate_core::{CustomerId, Timestamp};
+use tidegate_core::{CostRate, CustomerId, Timestamp};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -264,7 +264,7 @@ impl Book {
             service: name.to_owned(),
             learning: self.learning,
             tasks: u32::try_from(self.streams.len()).unwrap_or(u32::MAX),
-            capacity: self.service.capacity.map_or(0, |rate| rate.as_nanos_per_sec()),
+            capacity: self.service.capacity.map_or(0, CostRate::as_nanos_per_sec),
             customers: customers.collect(),
             overs: overs.collect(),
         }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::config::Config;
 use crate::server::grpc::read;
-use tidegate_core::CostRate;
 use tokio::sync::mpsc::Receiver;
 
 const T0: Timestamp = Timestamp::from_secs(1);

@@ -1,0 +1,8 @@
+//! The server and its clients over real sockets.
+
+#![allow(clippy::unwrap_used)]
+
+mod clients;
+mod nonsense;
+mod reloads;
+mod rig;
