@@ -18,6 +18,7 @@ pub mod election;
 mod message;
 mod name;
 pub mod server;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -25,3 +26,4 @@ pub use client::Client;
 pub use config::Config;
 pub use election::Election;
 pub use server::Server;
+pub use status::{StatusError, status};

@@ -12,6 +12,7 @@ use crate::message::{limits, task_id, write_generation, write_rates, write_task_
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use tidegate::Task;
+use tidegate::task::QuotaSource;
 use tidegate_core::fleet::{FailStatic, Generation, Limits, Silence, Standing, TaskId};
 use tidegate_core::quota::{Usage, UsageMeter};
 use tidegate_core::{CostRate, CustomerId, Timestamp};
@@ -236,6 +237,30 @@ impl Member {
                 Standing::Lapsed => 2,
             });
         worst.or_else(|| (self.epoch != 0).then_some(Standing::Held))
+    }
+
+    /// Says on the task's page where its limits come from.
+    pub(crate) fn show(&self, server: Option<&str>) {
+        let age = self.task.clock().now().since(self.answered);
+        let sentence = match (server, self.standing()) {
+            (_, None) => "No quota server was heard of yet: local limits".to_owned(),
+            (Some(server), _) if self.learning => {
+                format!("{server} leads anew and learns: limits stay as they are")
+            }
+            (Some(server), Some(Standing::Held)) => format!("Limits by {server}"),
+            (None, Some(Standing::Held)) => {
+                format!("No quota server for {} s: limits hold", age.as_secs())
+            }
+            (_, Some(Standing::Fading)) => {
+                format!("No quota server for {} s: limits fade to the safe share", age.as_secs())
+            }
+            (_, Some(Standing::Lapsed)) => {
+                format!("No quota server for {} s: the safe share", age.as_secs())
+            }
+        };
+        let server = server.map(str::to_owned);
+        let stale = server.is_none().then_some(age).filter(|_| self.epoch != 0);
+        self.task.set_quota_source(QuotaSource { server, stale, sentence });
     }
 
     fn locals(&self) -> impl Iterator<Item = (CustomerId, u32)> {

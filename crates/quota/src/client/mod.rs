@@ -32,6 +32,8 @@ mod state;
 pub use member::Nonsense;
 pub use state::{State, Trouble};
 
+pub(crate) use run::explain;
+
 use run::Line;
 use state::Shared;
 use std::io;

@@ -126,9 +126,12 @@ impl Line {
     fn say_standing(&self) {
         let standing = self.member.standing();
         let (epoch, learning) = self.member.leader();
+        let mut server = None;
         self.shared.change(|state| {
             (state.epoch, state.learning, state.standing) = (epoch, learning, standing);
+            server.clone_from(&state.server);
         });
+        self.member.show(server.as_deref());
     }
 }
 
@@ -258,7 +261,7 @@ fn told(status: &tonic::Status) -> String {
 }
 
 /// An error with what is behind it.
-fn explain(error: &dyn std::error::Error) -> String {
+pub(crate) fn explain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -111,6 +111,14 @@ impl Server {
         self.routes().into_axum_router()
     }
 
+    /// Ends all streams, for a process that ends: tasks go on with what they have, and look for
+    /// another server.
+    pub async fn stop(&self) {
+        for owner in self.inner.owners.swap(Arc::default()).values() {
+            owner.stop().await;
+        }
+    }
+
     /// How things stand.
     pub async fn status(&self) -> wire::StatusResponse {
         self.inner.status("").await

@@ -389,6 +389,7 @@ impl Builder {
             stranger,
             customers: ArcSwap::from_pointee(roll),
             enrolling: Mutex::new(()),
+            quota_source: Mutex::new(None),
             busy: AtomicBool::new(false),
             turns: Turns::new(workers()),
             sampler: OnceLock::new(),

@@ -43,6 +43,7 @@ use crate::signals::{Handle, Health};
 use arc_swap::ArcSwap;
 use builder::Policy;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 #[cfg(feature = "admin")]
 use tidegate_core::Timestamp;
@@ -59,6 +60,17 @@ use tidegate_wire::orca::OrcaLoadReport;
 #[derive(Debug, Clone)]
 pub struct Task {
     pub(crate) inner: Arc<Inner>,
+}
+
+/// Where a task's limits come from, as whoever sets them says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QuotaSource {
+    /// The quota server, if there is a stream to one.
+    pub server: Option<String>,
+    /// How old the limits are; nothing if they are of this very moment, or nobody's.
+    pub stale: Option<Duration>,
+    /// All of it in a sentence.
+    pub sentence: String,
 }
 
 /// What all clones share.
@@ -84,6 +96,7 @@ pub(crate) struct Inner {
     customers: ArcSwap<Roll>,
     /// Held by whoever changes the customers.
     enrolling: Mutex<()>,
+    quota_source: Mutex<Option<QuotaSource>>,
     /// Whether no CPU idled between the last two looks.
     busy: AtomicBool,
     pub(crate) turns: Turns,
@@ -233,6 +246,16 @@ impl Task {
         self.inner.limits(self.customer(name))
     }
 
+    /// Says where the limits come from, for people to see.
+    pub fn set_quota_source(&self, source: QuotaSource) {
+        *self.inner.quota_source() = Some(source);
+    }
+
+    /// Where the limits come from, if anybody has said so.
+    pub fn quota_source(&self) -> Option<QuotaSource> {
+        self.inner.quota_source().clone()
+    }
+
     /// From where on each criticality may be shed, lowest first, as multiples of a signal's target.
     pub fn thresholds(&self) -> [f64; Criticality::COUNT] {
         self.inner.policy.thresholds
@@ -319,6 +342,10 @@ impl Inner {
         if !busy {
             self.turns.open();
         }
+    }
+
+    fn quota_source(&self) -> MutexGuard<'_, Option<QuotaSource>> {
+        self.quota_source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {

@@ -1,6 +1,5 @@
 use super::*;
 use core::cell::RefCell;
-use core::time::Duration;
 use http::{Request, Response};
 use http_body_util::Full;
 use tidegate_core::CostRate;
