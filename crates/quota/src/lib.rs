@@ -11,9 +11,11 @@
 //! | who divides it | [`server`] |
 //! | which leader counts | [`election`] |
 //! | how does a task take part | [`client`] |
+//! | and clients of Doorman | [`doorman`] |
 
 pub mod client;
 pub mod config;
+pub mod doorman;
 pub mod election;
 mod message;
 mod name;

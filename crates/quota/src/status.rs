@@ -29,9 +29,8 @@ pub enum StatusError {
 
 /// Asks the server at `url` about one service, or about all if its name is empty.
 pub async fn status(url: &str, service: &str) -> Result<StatusResponse, StatusError> {
-    let unreachable = |error: tonic::transport::Error| {
-        StatusError::Unreachable(crate::client::explain(&error))
-    };
+    let unreachable =
+        |error: tonic::transport::Error| StatusError::Unreachable(crate::client::explain(&error));
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unreachable)?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
     let channel = endpoint.connect().await.map_err(unreachable)?;

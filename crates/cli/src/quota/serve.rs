@@ -6,6 +6,7 @@
 
 use super::{REFUSED, page};
 use crate::{Ending, Failure, print};
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -84,10 +85,11 @@ async fn serve(
     };
     let mut hello = format!("tidegate quota: listens on {address}, epoch {}\n", server.epoch());
     if let Some(page) = &page {
-        hello.push_str(&format!("tidegate quota: page at http://{}/\n", page.address()));
+        // Writing to a string cannot fail.
+        let _ = writeln!(hello, "tidegate quota: page at http://{}/", page.address());
     }
     for line in config.summary().lines() {
-        hello.push_str(&format!("tidegate quota: {line}\n"));
+        let _ = writeln!(hello, "tidegate quota: {line}");
     }
     print(&hello)?;
     let followed = follow(server.clone(), file.to_owned(), text, LOOK_EVERY, wake, said);

@@ -123,7 +123,7 @@ impl Builder {
 }
 
 /// The name of this process.
-fn own_name() -> String {
+pub(crate) fn own_name() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().replace(|c: char| !c.is_ascii_graphic(), "-");
     format!("{host}:{}", std::process::id())

@@ -17,6 +17,7 @@
 //! guessed, and nothing is only warned about. Limits may add up to more than the capacity: that is
 //! what shares are for, and [`Service::oversubscription`] says by how much.
 
+mod doorman;
 mod fault;
 mod raw;
 mod resolve;
@@ -32,6 +33,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tidegate_core::CostRate;
+use tidegate_core::doorman::Repository;
 use tidegate_core::fleet::{FleetConfig, Limits};
 
 /// The port of a server that is not told another.
@@ -43,11 +45,15 @@ pub const PORT: u16 = 7300;
 pub struct Config {
     /// Where to listen; loopback, [`PORT`], if not said.
     pub listen: SocketAddr,
+    /// What others call this server: host and port; where it listens if not said.
+    pub advertise: String,
     /// Where the number of the last election is kept, so that a restart is a later one even if the
     /// clock was set back.
     pub state: Option<PathBuf>,
     /// By name.
     pub services: BTreeMap<String, Service>,
+    /// What clients of Doorman may share; nothing if they are not served.
+    pub doorman: Option<Repository>,
 }
 
 /// One service, whose tasks share what its customers may use.

@@ -7,7 +7,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Unexpected, Visitor};
 use serde_saphyr::Spanned;
 
 #[derive(Debug, Deserialize)]
@@ -21,7 +21,38 @@ pub(super) struct File {
 pub(super) struct Quota {
     pub(super) listen: Option<Spanned<String>>,
     pub(super) state: Option<Spanned<String>>,
-    pub(super) services: Spanned<Named<Service>>,
+    pub(super) advertise: Option<Spanned<String>>,
+    pub(super) services: Option<Spanned<Named<Service>>>,
+    pub(super) doorman: Option<Doorman>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Doorman {
+    pub(super) resources: Spanned<Vec<Spanned<Template>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Template {
+    pub(super) identifier_glob: String,
+    pub(super) capacity: f64,
+    pub(super) safe_capacity: Option<f64>,
+    #[serde(rename = "description")]
+    pub(super) _description: Option<String>,
+    pub(super) algorithm: Option<Algorithm>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Algorithm {
+    pub(super) kind: Spanned<String>,
+    pub(super) lease_length: i64,
+    pub(super) refresh_interval: i64,
+    pub(super) learning_mode_duration: Option<i64>,
+    /// None of the four has any; old files may.
+    #[serde(default, rename = "parameters")]
+    pub(super) _parameters: IgnoredAny,
 }
 
 #[derive(Debug, Deserialize)]

@@ -20,6 +20,7 @@ const REPORT_MAX: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
+    let at = file.quota.referenced;
     let quota = file.quota.value;
     let listen = match quota.listen {
         None => SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
@@ -28,13 +29,18 @@ pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
             Fault::at(&text, what, "address and port, such as 0.0.0.0:7300 or [::]:7300")
         })?,
     };
-    if quota.services.value.0.is_empty() {
-        let right = "at least one, such as `search: { default: 10 }`";
-        return Err(Fault::at(&quota.services, "there are no services", right));
+    let doorman = quota.doorman.map(super::doorman::resolve).transpose()?;
+    let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
+    if !found && doorman.is_none() {
+        let at = quota.services.map_or(at, |services| services.referenced);
+        let right = "at least one, such as `services: { search: { default: 10 } }`";
+        return Err(Fault::new(at, "there are no services", right));
     }
-    let services = named(quota.services.value, "service", service)?;
+    let services = quota.services.map(|services| services.value).unwrap_or_default();
+    let services = named(services, "service", service)?;
     let state = quota.state.map(|path| PathBuf::from(path.value));
-    Ok(Config { listen, state, services })
+    let advertise = quota.advertise.map_or_else(|| listen.to_string(), |text| text.value);
+    Ok(Config { listen, advertise, state, services, doorman })
 }
 
 /// Names that people and metrics can bear, each once.

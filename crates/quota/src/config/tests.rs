@@ -145,3 +145,45 @@ fn limits_and_capacity_change_while_it_runs_and_the_rest_does_not() {
         assert_eq!(after.fits(before), fits, "{from} -> {to}");
     }
 }
+
+const DOORMAN: &str = "\
+quota:
+  advertise: quota.example.org:7300
+  doorman:
+    resources:
+    - identifier_glob: db*
+      capacity: 100
+      safe_capacity: -1
+      description: connections
+      algorithm:
+        kind: PROPORTIONAL_SHARE
+        lease_length: 60
+        refresh_interval: 5
+        learning_mode_duration: 30
+        parameters: [ { name: variant, value: x } ]
+    - identifier_glob: '*'
+      capacity: 10
+      algorithm: { kind: FAIR_SHARE, lease_length: 30, refresh_interval: 10 }
+";
+
+#[test]
+fn doormans_own_format_is_read() {
+    let config = parse(DOORMAN).unwrap();
+    assert_eq!(config.advertise, "quota.example.org:7300");
+    let templates = config.doorman.unwrap();
+    let (db, rest) = (templates.find("db1"), templates.find("other"));
+    assert_eq!((db.capacity(), rest.capacity()), (100.0, 10.0));
+    assert_eq!(db.algorithm().learning_duration(), Duration::from_secs(30));
+    for (from, to, place, what) in [
+        ("kind: FAIR_SHARE", "kind: FAIR", "17:26", "`FAIR` is no algorithm"),
+        ("'*'", "other", "5:", "an entry for * is missing"),
+        ("lease_length: 60", "lease_length: 4", "5:", "lease_length must be at least"),
+        ("safe_capacity: -1", "safe_capacity: -2", "5:", "safe_capacity must be -1"),
+        ("capacity: 10\n", "capacities: 10\n", "16:", "capacities"),
+    ] {
+        let refused = parse(&DOORMAN.replace(from, to)).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.starts_with(&format!("quota.yaml:{place}")), "{said}");
+        assert!(refused.what.contains(what), "{said}");
+    }
+}

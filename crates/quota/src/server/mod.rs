@@ -21,6 +21,7 @@ mod reload;
 pub use reload::{Reload, ReloadError, follow};
 
 use crate::config::{Config, Service};
+use crate::doorman::{self, grpc::Master};
 use crate::election::{Election, ElectionError};
 use arc_swap::ArcSwap;
 use book::Book;
@@ -44,6 +45,7 @@ struct Inner {
     epoch: u64,
     clock: Clock,
     owners: ArcSwap<BTreeMap<String, Owner>>,
+    doorman: Master,
     /// What is run; held by whoever reloads.
     running: tokio::sync::Mutex<Running>,
     /// What is wrong with the file that is there now.
@@ -86,8 +88,10 @@ impl Server {
             owners.insert(name.clone(), own(name, service, &election, &clock)?);
         }
         election.lead(config.services.keys())?;
+        let book = doorman::book::Book::new(config.doorman.clone(), clock.now());
         let inner = Inner {
             epoch: election.epoch(),
+            doorman: Master::new(book, clock.clone(), &config.advertise),
             clock,
             owners: ArcSwap::from_pointee(owners),
             running: Running { services: config.services.clone(), election }.into(),
@@ -103,7 +107,7 @@ impl Server {
 
     /// Its services of gRPC.
     pub fn routes(&self) -> Routes {
-        Routes::new(grpc::service(self))
+        Routes::new(grpc::service(self)).add_service(self.inner.doorman.service())
     }
 
     /// The same for [`tidegate::serve()`], to be merged with others.

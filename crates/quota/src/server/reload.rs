@@ -71,6 +71,7 @@ impl Server {
                 Some(service) => owner.reload(service.clone()).await,
             }
         }
+        inner.doorman.book().reload(config.doorman.clone());
         inner.owners.store(owners.into());
         running.services.clone_from(&config.services);
         Ok(())

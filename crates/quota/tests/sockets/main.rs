@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod leases;
 mod nonsense;
 mod reloads;
 mod rig;
