@@ -3,6 +3,7 @@
 mod check;
 mod dashboards;
 mod demo;
+mod envoy_config;
 mod explain;
 mod html;
 mod load;
@@ -66,6 +67,8 @@ enum Command {
     ///
     /// Exit code 0 if all can, 2 if one is refused.
     Check(check::Options),
+    /// Print a configuration with which an Envoy takes part in quotas
+    EnvoyConfig(envoy_config::Options),
     /// Dashboards for other programs
     Dashboards(dashboards::Options),
 }
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::Explain(options) => explain::run(&options),
         Command::Quota(options) => quota::run(&options),
         Command::Check(options) => check::run(&options),
+        Command::EnvoyConfig(options) => envoy_config::run(&options),
         Command::Dashboards(options) => dashboards::run(&options).map(Ending::from),
     };
     match outcome.and_then(|ending| print(&ending.out).map(|()| ending)) {

@@ -17,6 +17,7 @@ pub mod client;
 pub mod config;
 pub mod doorman;
 pub mod election;
+mod envoy;
 mod message;
 mod name;
 pub mod server;

@@ -32,9 +32,9 @@ use fault::Fault;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use tidegate_core::CostRate;
 use tidegate_core::doorman::Repository;
 use tidegate_core::fleet::{FleetConfig, Limits};
+use tidegate_core::{Cost, CostRate};
 
 /// The port of a server that is not told another.
 pub const PORT: u16 = 7300;
@@ -66,6 +66,8 @@ pub struct Service {
     pub default: Limits,
     /// What each customer may use, by name.
     pub customers: BTreeMap<String, Limits>,
+    /// What a request costs that an Envoy asks about, if it does not tell so afterwards.
+    pub hit: Option<Cost>,
     /// How often tasks report. Default 1 s.
     pub report_every: Duration,
     /// How often limits are divided and pushed. Default 250 ms.
@@ -90,8 +92,8 @@ impl Service {
     /// Whether a running service can become this one. Tasks and server must agree on leases, and
     /// tables have their sizes, so everything but the limits and the capacity needs a restart.
     pub(crate) fn fits(&self, running: &Self) -> bool {
-        let now = (self.report_every, self.round_every, &self.fleet);
-        now == (running.report_every, running.round_every, &running.fleet)
+        let now = (self.report_every, self.round_every, &self.fleet, self.hit);
+        now == (running.report_every, running.round_every, &running.fleet, running.hit)
     }
 }
 

@@ -60,6 +60,7 @@ pub(super) struct Algorithm {
 pub(super) struct Service {
     pub(super) capacity: Option<Resources>,
     pub(super) default: Option<Spanned<Limit>>,
+    pub(super) hit: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) customers: Named<Limit>,
     #[serde(default)]

@@ -9,8 +9,8 @@ use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use tidegate_core::CostRate;
 use tidegate_core::fleet::{FleetConfig, Limits, TaskId};
+use tidegate_core::{Cost, CostRate};
 use tidegate_wire::customer::NAME_MAX;
 
 /// Rates over less would be mostly chance, and ten thousand tasks would do nothing but report.
@@ -115,7 +115,9 @@ fn service(name: &Spanned<String>, raw: Spanned<raw::Service>) -> Result<Service
         let right = format!("`sizes: {{ customers: {} }}` or more", customers.len() + 1);
         return Err(Fault::at(name, what, right));
     }
-    Ok(Service { capacity, default, customers, report_every, round_every, fleet })
+    let hit = raw.hit.as_ref().map(|text| duration(text, Duration::from_micros(1), second * 60));
+    let hit = hit.transpose()?.map(|cost| Cost::from_nanos(cost.as_nanos() as u64));
+    Ok(Service { capacity, default, customers, hit, report_every, round_every, fleet })
 }
 
 fn silence(raw: &raw::Silence, fleet: &mut FleetConfig) -> Result<(), Fault> {

@@ -17,6 +17,7 @@ quota:
     search:
       capacity: { cpu: 100 }
       default: 10
+      hit: 2ms
       customers:
         gmail: 60
         crawler: { cpu: 80, sheddable_plus: 50, sheddable: 20.5 }
@@ -44,6 +45,7 @@ fn every_key_is_read() {
     assert_eq!(search.customers["own"], Limits::UNLIMITED);
     // 10 + 60 + 80 + 0 + all of 100.
     assert_eq!(search.oversubscription(), Some(2.5));
+    assert_eq!(search.hit, Some(Cost::from_millis(2)));
     assert_eq!(search.report_every, Duration::from_millis(500));
     assert_eq!(search.round_every, Duration::from_millis(100));
     let fleet = &search.fleet;

@@ -147,7 +147,7 @@ struct Haste {
 
 impl Haste {
     fn new(owner: &Owner, now: Timestamp) -> Self {
-        Self { every: owner.report_every, since: now, count: 0 }
+        Self { every: owner.service.report_every, since: now, count: 0 }
     }
 
     fn count(&mut self, now: Timestamp) -> Result<(), Status> {

@@ -15,7 +15,7 @@
 pub(crate) mod book;
 pub(crate) mod grpc;
 mod history;
-mod owner;
+pub(crate) mod owner;
 mod reload;
 
 pub use reload::{Reload, ReloadError, follow};
@@ -23,6 +23,8 @@ pub use reload::{Reload, ReloadError, follow};
 use crate::config::{Config, Service};
 use crate::doorman::{self, grpc::Master};
 use crate::election::{Election, ElectionError};
+use crate::envoy::desk::Desk;
+use crate::envoy::rls;
 use arc_swap::ArcSwap;
 use book::Book;
 use owner::Owner;
@@ -41,11 +43,13 @@ pub struct Server {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     epoch: u64,
     clock: Clock,
     owners: ArcSwap<BTreeMap<String, Owner>>,
     doorman: Master,
+    /// Those that have been asked about, by service.
+    desks: Mutex<BTreeMap<String, Desk>>,
     /// What is run; held by whoever reloads.
     running: tokio::sync::Mutex<Running>,
     /// What is wrong with the file that is there now.
@@ -91,6 +95,7 @@ impl Server {
         let book = doorman::book::Book::new(config.doorman.clone(), clock.now());
         let inner = Inner {
             epoch: election.epoch(),
+            desks: Mutex::default(),
             doorman: Master::new(book, clock.clone(), &config.advertise),
             clock,
             owners: ArcSwap::from_pointee(owners),
@@ -107,7 +112,9 @@ impl Server {
 
     /// Its services of gRPC.
     pub fn routes(&self) -> Routes {
-        Routes::new(grpc::service(self)).add_service(self.inner.doorman.service())
+        Routes::new(grpc::service(self))
+            .add_service(self.inner.doorman.service())
+            .add_service(rls::service(&self.inner))
     }
 
     /// The same for [`tidegate::serve()`], to be merged with others.
@@ -118,6 +125,7 @@ impl Server {
     /// Ends all streams, for a process that ends: tasks go on with what they have, and look for
     /// another server.
     pub async fn stop(&self) {
+        self.inner.desks().clear();
         for owner in self.inner.owners.swap(Arc::default()).values() {
             owner.stop().await;
         }
@@ -150,6 +158,23 @@ impl Inner {
                 owners.keys().cloned().collect::<Vec<_>>().join(", ")
             ))
         })
+    }
+
+    /// The desk of a service, open from now on.
+    pub(crate) fn desk(&self, service: &str) -> Result<Desk, Status> {
+        let owner = self.owner(service)?;
+        let mut desks = self.desks();
+        if let Some(desk) = desks.get(service) {
+            return Ok(desk.clone());
+        }
+        let desk = Desk::open(service, &owner.service, owner.clone(), self.clock.clone());
+        let desk = desk.map_err(|error| Status::internal(error.to_string()))?;
+        desks.insert(service.to_owned(), desk.clone());
+        Ok(desk)
+    }
+
+    fn desks(&self) -> MutexGuard<'_, BTreeMap<String, Desk>> {
+        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self) -> MutexGuard<'_, Option<String>> {

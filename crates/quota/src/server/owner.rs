@@ -7,6 +7,7 @@
 use super::book::{BACKLOG, Book, Said, StreamId};
 use crate::config::Service;
 use core::time::Duration;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
@@ -19,11 +20,11 @@ use tonic::Status;
 const ORDERS: usize = 256;
 
 /// A task's new stream.
-pub(super) struct Opened {
-    pub(super) id: StreamId,
-    pub(super) messages: mpsc::Receiver<Result<ServerMessage, Status>>,
+pub(crate) struct Opened {
+    pub(crate) id: StreamId,
+    pub(crate) messages: mpsc::Receiver<Result<ServerMessage, Status>>,
     /// To end it with something that is wrong.
-    pub(super) out: mpsc::WeakSender<Result<ServerMessage, Status>>,
+    pub(crate) out: mpsc::WeakSender<Result<ServerMessage, Status>>,
 }
 
 enum Order {
@@ -38,44 +39,44 @@ enum Order {
 /// Writes to the owner of a book. When it is stopped, or the last of these is gone, the owner ends,
 /// and all its streams with it.
 #[derive(Debug, Clone)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     orders: mpsc::Sender<Order>,
-    /// How often tasks are asked to report.
-    pub(super) report_every: Duration,
+    /// As it was when the owner began; limits change, the rest does not.
+    pub(crate) service: Arc<Service>,
 }
 
 impl Owner {
     /// Has the book owned by the current runtime.
-    pub(super) fn start(name: String, book: Book, service: &Service, clock: Clock) -> Self {
+    pub(crate) fn start(name: String, book: Book, service: &Service, clock: Clock) -> Self {
         let (orders, inbox) = mpsc::channel(ORDERS);
         tokio::spawn(own(name, book, inbox, service.round_every, clock));
-        Self { orders, report_every: service.report_every }
+        Self { orders, service: Arc::new(service.clone()) }
     }
 
-    pub(super) async fn open(&self, hello: wire::Hello) -> Result<Opened, Status> {
+    pub(crate) async fn open(&self, hello: wire::Hello) -> Result<Opened, Status> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(Order::Open(hello, reply)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
     /// Returns whether anybody listened.
-    pub(super) async fn hear(&self, of: StreamId, said: Said) -> bool {
+    pub(crate) async fn hear(&self, of: StreamId, said: Said) -> bool {
         self.orders.send(Order::Hear(of, said)).await.is_ok()
     }
 
-    pub(super) async fn close(&self, of: StreamId) {
+    pub(crate) async fn close(&self, of: StreamId) {
         let _ = self.orders.send(Order::Close(of)).await;
     }
 
-    pub(super) async fn reload(&self, service: Service) {
+    pub(crate) async fn reload(&self, service: Service) {
         let _ = self.orders.send(Order::Reload(Box::new(service))).await;
     }
 
-    pub(super) async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         let _ = self.orders.send(Order::Stop).await;
     }
 
-    pub(super) async fn status(&self) -> Option<wire::ServiceStatus> {
+    pub(crate) async fn status(&self) -> Option<wire::ServiceStatus> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(Order::Status(reply)).await.ok()?;
         answer.await.ok()

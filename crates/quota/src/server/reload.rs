@@ -20,8 +20,8 @@ use tokio::sync::Notify;
 pub enum ReloadError {
     /// Tasks and server have to agree on it.
     #[error(
-        "service `{service}` has other `reports`, `silence`, `shares` or `sizes`, on which tasks \
-         and server have to agree: restart the server, or set them back"
+        "service `{service}` has another `hit`, or other `reports`, `silence`, `shares` or \
+         `sizes`, on which tasks and server have to agree: restart the server, or set them back"
     )]
     NeedsRestart {
         /// Which.
@@ -71,6 +71,7 @@ impl Server {
                 Some(service) => owner.reload(service.clone()).await,
             }
         }
+        inner.desks().retain(|name, _| config.services.contains_key(name));
         inner.doorman.book().reload(config.doorman.clone());
         inner.owners.store(owners.into());
         running.services.clone_from(&config.services);
