@@ -12,6 +12,8 @@ use std::time::Duration;
 enum Mode {
     /// It asks about each request, and tells what each has cost
     Rls,
+    /// It counts requests, and is told how many may pass
+    Rlqs,
 }
 
 /// What the user may choose.
@@ -35,7 +37,7 @@ pub(crate) struct Options {
     /// Where its own page is
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
     admin: Place,
-    /// How many milliseconds it waits for the quota server before it lets a request pass
+    /// With RLS: how many milliseconds it waits for the quota server before it lets a request pass
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     timeout_ms: u64,
 }
@@ -74,6 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     }
     let mut text = match options.mode {
         Mode::Rls => include_str!("rls.yaml"),
+        Mode::Rlqs => include_str!("rlqs.yaml"),
     }
     .replace("@SERVICE@", name);
     let timeout = Duration::from_millis(options.timeout_ms).as_secs_f64();

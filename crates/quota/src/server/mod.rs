@@ -24,7 +24,7 @@ use crate::config::{Config, Service};
 use crate::doorman::{self, grpc::Master};
 use crate::election::{Election, ElectionError};
 use crate::envoy::desk::Desk;
-use crate::envoy::rls;
+use crate::envoy::{rlqs, rls};
 use arc_swap::ArcSwap;
 use book::Book;
 use owner::Owner;
@@ -45,7 +45,7 @@ pub struct Server {
 #[derive(Debug)]
 pub(crate) struct Inner {
     epoch: u64,
-    clock: Clock,
+    pub(crate) clock: Clock,
     owners: ArcSwap<BTreeMap<String, Owner>>,
     doorman: Master,
     /// Those that have been asked about, by service.
@@ -115,6 +115,7 @@ impl Server {
         Routes::new(grpc::service(self))
             .add_service(self.inner.doorman.service())
             .add_service(rls::service(&self.inner))
+            .add_service(rlqs::service(&self.inner))
     }
 
     /// The same for [`tidegate::serve()`], to be merged with others.
@@ -150,7 +151,7 @@ fn own(
 }
 
 impl Inner {
-    fn owner(&self, service: &str) -> Result<Owner, Status> {
+    pub(crate) fn owner(&self, service: &str) -> Result<Owner, Status> {
         let owners = self.owners.load();
         owners.get(service).cloned().ok_or_else(|| {
             Status::not_found(format!(
