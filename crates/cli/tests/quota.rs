@@ -99,7 +99,8 @@ struct Callers {
 /// One request; its status.
 fn ask(stream: &mut BufReader<TcpStream>, customer: &str, criticality: &str) -> Option<u16> {
     let request = format!(
-        "GET / HTTP/1.1\r\nhost: x\r\nx-customer: {customer}\r\nx-criticality: {criticality}\r\n\r\n"
+        "GET / HTTP/1.1\r\nhost: x\r\nx-customer: {customer}\r\n\
+         x-criticality: {criticality}\r\n\r\n"
     );
     stream.get_mut().write_all(request.as_bytes()).ok()?;
     let (mut status, mut length) = (None, 0);

@@ -38,8 +38,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
     admin: Place,
     /// With RLS: how many milliseconds it waits for the quota server before it lets a request pass
-    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = timeout_range())]
     timeout_ms: u64,
+}
+
+/// Longer than a minute is no limit, and nothing at all is none either.
+fn timeout_range() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=60_000)
 }
 
 /// A host and a port.

@@ -140,8 +140,8 @@ impl Member {
     }
 
     /// An interval has passed: enforces what is now right. Returns the report, for whoever has a
-    /// stream. None if no time has passed since the last, as there is no rate over no time; and none
-    /// before the server said welcome, as only then is it known what to tell it: a leader that
+    /// stream. None if no time has passed since the last, as there is no rate over no time; and
+    /// none before the server said welcome, as only then is it known what to tell it: a leader that
     /// learns takes a customer of which the task says no word for one of which it has nothing.
     pub(crate) fn tick(&mut self) -> Option<TaskMessage> {
         let now = self.task.clock().now();

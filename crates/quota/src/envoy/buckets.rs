@@ -10,8 +10,8 @@
 //! What the real Envoy does (seen on 1.40) shapes the rest. Its own `time_elapsed` is cut to whole
 //! seconds, so the time between reports is taken from the server's clock. A token bucket that is
 //! filled more often than once a second is no limit at all. It is filled evenly all the time, by
-//! whole tokens over whole seconds: over ten of them if there are few, or a fifth of a limit of five
-//! requests a second would be lost to rounding.
+//! whole tokens over whole seconds: over ten of them if there are few, or a fifth of a limit of
+//! five requests a second would be lost to rounding.
 //!
 //! Buckets of one customer that differ in criticality share its limits: the higher takes first what
 //! it wants, and what is left over goes to all of them in equal parts.
@@ -20,10 +20,11 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use tidegate_core::fleet::Limits;
 use tidegate_core::{Cost, CostRate, Criticality, Timestamp};
-use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::BucketId;
-use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::{self as rlqs, BucketId};
 use tidegate_wire::proto::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
 use tidegate_wire::proto::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
+
+type BucketQuotaUsage = rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
 
 /// An Envoy has some buckets for each customer; whoever has more has no matchers but headers of
 /// strangers.

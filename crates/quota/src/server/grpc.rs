@@ -2,8 +2,8 @@
 //!
 //! What a task says is checked here, line by line, before anyone else sees it: a name that is none,
 //! rates that are not four, a second hello, messages that come too fast. Each ends the stream with
-//! `INVALID_ARGUMENT` (or `RESOURCE_EXHAUSTED`) and the reason. Rates are whole numbers on the wire,
-//! so there is nothing negative and no NaN to check for.
+//! `INVALID_ARGUMENT` (or `RESOURCE_EXHAUSTED`) and the reason. Rates are whole numbers on the
+//! wire, so there is nothing negative and no NaN to check for.
 
 use super::book::{Said, StreamId};
 use super::owner::{Opened, Owner};
