@@ -171,6 +171,9 @@ impl Book {
     /// One round; `wall` is the time in milliseconds since 1970.
     pub(crate) fn tick(&mut self, now: Timestamp, wall: u64) {
         let now = now + self.ahead;
+        if self.customers.len() < self.service.customers.len() {
+            self.enrol_late();
+        }
         let round = self.fleet.tick(now, &mut self.changes);
         self.learning = self.fleet.is_learning(now);
         for change in self.changes.drain(..) {
@@ -220,8 +223,8 @@ impl Book {
             if self.service.customers.get(name) == Some(limits) {
                 continue;
             }
-            // Who finds no room before others are taken back has to wait for the next reload, and
-            // is one of everyone else until then.
+            // Who finds no room has to wait until others are taken back, and is one of everyone
+            // else until then.
             if let Ok(id) = self.fleet.set_customer(name, *limits) {
                 self.customers.insert(name.clone(), id);
                 changed.push((name.as_str(), id));
@@ -237,6 +240,22 @@ impl Book {
             stream.next.customers.extend(changed.iter().cloned());
         }
         self.service = service;
+    }
+
+    /// Gives those a place who found none when the file was read.
+    fn enrol_late(&mut self) {
+        let mut late = Vec::new();
+        for (name, limits) in &self.service.customers {
+            if self.customers.contains_key(name) {
+                continue;
+            }
+            let Ok(id) = self.fleet.set_customer(name, *limits) else { break };
+            self.customers.insert(name.clone(), id);
+            late.push(self.announce(name, id));
+        }
+        for stream in self.streams.values_mut() {
+            stream.next.customers.extend(late.iter().cloned());
+        }
     }
 
     /// How things stand.

@@ -118,6 +118,38 @@ fn whatever_is_reported_counts_within_bounds() {
 }
 
 #[test]
+fn a_new_customer_waits_for_the_place_of_one_that_is_still_taken_back() {
+    let mut book = book("{ default: 1, customers: { a: 64 }, sizes: { customers: 2 } }");
+    let (id, mut inbox) = open(&mut book, "t");
+    book.hear(id, &report(1, vec![wants(1, 5_000)]), T0);
+    book.tick(T0, 0);
+    let mut service = book.service.clone();
+    let limits = service.customers.remove("a").unwrap();
+    service.customers.insert("b".to_owned(), limits);
+    book.reload(service);
+    assert_eq!(book.status("search").customers.len(), 1, "a's place is still taken");
+    // The task acknowledges whatever it is told, and its grant is taken back.
+    let mut named = None;
+    for number in 2..8 {
+        while let Ok(Ok(message)) = inbox.try_recv() {
+            named = message.customers.iter().find(|customer| customer.name == "b").cloned();
+            if let Some(grant) = message.grants.last() {
+                let acked = Some(wire::Generation { epoch: 7, number: grant.number });
+                let said = wire::TaskMessage { acked, ..wire::TaskMessage::default() };
+                book.hear(id, &read(said).unwrap(), T0);
+            }
+        }
+        book.hear(id, &report(number, vec![]), T0);
+        book.tick(T0, 0);
+        if named.is_some() {
+            break;
+        }
+    }
+    assert_eq!(named.unwrap().number, 1, "it has the place");
+    assert_eq!(book.status("search").customers[1].name, "b");
+}
+
+#[test]
 fn a_task_that_does_not_read_loses_its_stream_and_resumes() {
     let mut book = book("{ default: 1, sizes: { tasks: 1 } }");
     let (id, mut inbox) = open(&mut book, "t");
