@@ -1,7 +1,7 @@
 //! Which crate may depend on which.
 //!
 //! ```text
-//! core, meter <- wire <- tidegate, load, quota, sim <- proxy <- cli
+//! core, meter <- wire <- tidegate, load, sim <- quota <- proxy <- cli
 //! ```
 //!
 //! A crate depends on crates of lower layers only, in its tests as well, so that each can be read,
@@ -14,7 +14,8 @@ use crate::command::{cargo, read};
 const LAYERS: &[&[&str]] = &[
     &["tidegate-core", "tidegate-meter"],
     &["tidegate-wire"],
-    &["tidegate", "tidegate-load", "tidegate-quota", "tidegate-sim"],
+    &["tidegate", "tidegate-load", "tidegate-sim"],
+    &["tidegate-quota"],
     &["tidegate-proxy"],
     &["tidegate-cli"],
 ];

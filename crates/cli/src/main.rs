@@ -1,12 +1,15 @@
 //! The command line of tidegate.
 
+mod check;
 mod dashboards;
 mod demo;
+mod envoy_config;
 mod explain;
 mod html;
 mod load;
 mod plot;
 mod proxy;
+mod quota;
 mod remote;
 mod sim;
 mod top;
@@ -61,6 +64,17 @@ enum Command {
     /// against which threshold, what was answered, and what would change it. Exit code 1 if nobody
     /// remembers it.
     Explain(explain::Options),
+    /// Share a fleet's CPU among customers: the quota server
+    ///
+    /// Tasks report who uses and wants how much, and are told what each customer may use; the
+    /// limits of the file hold for all tasks together. Exit code 2 if the file is refused.
+    Quota(quota::Options),
+    /// Say whether configuration files can be run, and what is wrong with them
+    ///
+    /// Exit code 0 if all can, 2 if one is refused.
+    Check(check::Options),
+    /// Print a configuration with which an Envoy takes part in quotas
+    EnvoyConfig(envoy_config::Options),
     /// Dashboards for other programs
     Dashboards(dashboards::Options),
 }
@@ -103,6 +117,9 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Explain(options) => explain::run(&options),
+        Command::Quota(options) => quota::run(&options),
+        Command::Check(options) => check::run(&options),
+        Command::EnvoyConfig(options) => envoy_config::run(&options),
         Command::Dashboards(options) => dashboards::run(&options).map(Ending::from),
     };
     match outcome.and_then(|ending| print(&ending.out).map(|()| ending)) {

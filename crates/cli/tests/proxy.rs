@@ -40,7 +40,8 @@ impl Proxy {
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut proxy = Self { child, lines, address: String::new() };
         let line = proxy.said("listening at http://");
-        proxy.address = line.split("http://").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        let address = line.split("http://").nth(1).unwrap().split(' ').next().unwrap();
+        address.clone_into(&mut proxy.address);
         proxy
     }
 

@@ -1,4 +1,5 @@
-//! Protobuf of others: ORCA, `google.rpc`, gRPC health, Doorman, and Envoy's rate limits.
+//! Protobuf: the quota server's own, and that of others: ORCA, `google.rpc`, gRPC health, Doorman,
+//! and Envoy's rate limits.
 //!
 //! Generated from the files in `proto/` by `tidegate-codegen` and committed. Modules are the
 //! packages; maps are ordered, so that equal messages are equal bytes. Clients and servers of the
@@ -52,6 +53,17 @@ pub mod grpc {
         /// The only version there is.
         pub mod v1 {
             include!("generated/grpc.health.v1.rs");
+        }
+    }
+}
+
+/// Our own.
+pub mod tidegate {
+    /// The quota server.
+    pub mod quota {
+        /// The current version.
+        pub mod v1 {
+            include!("generated/tidegate.quota.v1.rs");
         }
     }
 }

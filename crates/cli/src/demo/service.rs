@@ -72,6 +72,12 @@ pub(crate) struct Options {
     /// The port to listen on; another one if it is taken
     #[arg(long)]
     port: Option<u16>,
+    /// The quota server that says what customers may use
+    #[arg(long, value_name = "URL")]
+    quota: Option<String>,
+    /// What it is called there
+    #[arg(long, value_name = "NAME", requires = "quota")]
+    name: Option<String>,
 }
 
 /// The first line of a service.
@@ -137,7 +143,7 @@ pub(super) fn rounds_in(seconds: f64) -> u64 {
 }
 
 /// As many files as the system lets us open: callers that have given up leave connections behind.
-pub(super) fn raise_file_limit() {
+pub(crate) fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // With less there are fewer connections, and what finds none is counted as not sent.
@@ -152,6 +158,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (router, task) = app(options)?;
+        let quota = task.as_ref().zip(options.quota.as_ref()).map(|(task, url)| {
+            let client = tidegate_quota::Client::builder([url]);
+            match &options.name {
+                Some(name) => client.name(name).attach(task),
+                None => client.attach(task),
+            }
+        });
+        // It reports for as long as it is held.
+        let _quota = quota.transpose()?;
         let (listener, port_taken) = listen(options.port).await?;
         let port = listener.local_addr()?.port();
         // Without one the service is the same.
@@ -187,10 +202,13 @@ fn app(options: &Options) -> Outcome<(Router, Option<Task>)> {
         Ok(Limits::total(CostRate::from_cpus(cpus * options.share)?))
     };
     let mut builder = Task::builder("demo").identities(identities);
-    for customer in CUSTOMERS {
-        builder = builder.customer(customer, limits(CUSTOMER_CPUS)?);
+    if options.quota.is_none() {
+        for customer in CUSTOMERS {
+            builder = builder.customer(customer, limits(CUSTOMER_CPUS)?);
+        }
+        builder = builder.customer(BAD_CUSTOMER, limits(BAD_CUSTOMER_CPUS)?);
     }
-    let task = builder.customer(BAD_CUSTOMER, limits(BAD_CUSTOMER_CPUS)?).start()?;
+    let task = builder.start()?;
     // Loopback proves no identity, so every connection counts as the gateway's.
     let gateway = task.peer(Some(GATEWAY));
     Ok((router.layer(task.layer()).layer(Extension(gateway)), Some(task)))

@@ -176,6 +176,25 @@ impl Fleet {
         }
     }
 
+    /// A task says which grant arrived there last, between two reports: what it has let go of can
+    /// go to others a report sooner. Renews nothing.
+    pub fn acknowledge(
+        &mut self,
+        task: TaskId,
+        acked: Generation,
+        now: Timestamp,
+    ) -> Result<(), NotJoined> {
+        let slot = self.ledger.slot(task).ok_or(NotJoined)?;
+        let task = &mut self.ledger.tasks[slot];
+        if task.state != State::Live {
+            return Err(NotJoined);
+        }
+        if task.acknowledge(Some(acked), self.divider.epoch(), now) {
+            self.ledger.mark_customers_of(slot);
+        }
+        Ok(())
+    }
+
     /// A task reports. `acked` is the last grant that arrived there.
     pub fn report(
         &mut self,
@@ -189,12 +208,7 @@ impl Fleet {
         if reporter.state != State::Live {
             return Err(NotJoined);
         }
-        let acked = acked.filter(|generation| generation.epoch == self.divider.epoch());
-        let acked = acked.map_or(0, |generation| generation.number.min(reporter.pushed));
-        if acked > reporter.acked {
-            reporter.acked = acked;
-            reporter.waiting_since = (acked < reporter.pushed).then_some(now);
-        }
+        reporter.acknowledge(acked, self.divider.epoch(), now);
         let patience = self.config.ack_timeout;
         let renewed = reporter.waiting_since.is_none_or(|since| now.since(since) <= patience);
         if renewed {

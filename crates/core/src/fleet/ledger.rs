@@ -6,7 +6,7 @@
 
 use super::allocate::Levels;
 use super::limits::Limits;
-use super::message::TaskId;
+use super::message::{Generation, TaskId};
 use super::unseen::Places;
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
@@ -184,6 +184,26 @@ pub(super) struct Task {
     pub(super) stamp: u32,
     /// Customer and place in that customer's entries, sorted.
     pub(super) entries: Vec<(u32, u32)>,
+}
+
+impl Task {
+    /// The grant `acked` of the leader of `epoch` arrived, and all before it. Returns whether that
+    /// is news; what nobody pushed cannot have arrived.
+    pub(super) fn acknowledge(
+        &mut self,
+        acked: Option<Generation>,
+        epoch: u64,
+        now: Timestamp,
+    ) -> bool {
+        let acked = acked.filter(|generation| generation.epoch == epoch);
+        let acked = acked.map_or(0, |generation| generation.number.min(self.pushed));
+        let news = acked > self.acked;
+        if news {
+            self.acked = acked;
+            self.waiting_since = (acked < self.pushed).then_some(now);
+        }
+        news
+    }
 }
 
 #[derive(Debug, Clone, Default)]

@@ -80,7 +80,7 @@ impl Look {
             thresholds: thresholds(task),
             rejections: rates.rejections(),
             retries: rates.retries(),
-            quota: api::Quota { sentence: "No quota server".to_owned(), ..api::Quota::default() },
+            quota: quota(task),
             ..api::Snapshot::default()
         };
         let done = (snapshot.requests.completed(), snapshot.requests.worked());
@@ -403,6 +403,15 @@ fn signals(snapshot: &Snapshot) -> Vec<api::Signal> {
         }
     });
     queue.into_iter().chain(others).collect()
+}
+
+/// Where limits come from.
+fn quota(task: &Task) -> api::Quota {
+    let Some(source) = task.quota_source() else {
+        return api::Quota { sentence: "No quota server".to_owned(), ..api::Quota::default() };
+    };
+    let stale_s = source.stale.map(|stale| stale.as_secs_f64());
+    api::Quota { server: source.server, leader: None, stale_s, sentence: source.sentence }
 }
 
 /// The customers who use or want most, and how many more there are.

@@ -90,6 +90,7 @@ pub(crate) use prometheus::PageCollector;
 use crate::signals::Health;
 use crate::task::Inner;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_core::admission::Counts;
 use tidegate_core::admission::shed::Plan;
@@ -255,13 +256,26 @@ pub struct Snapshot {
     pub ticks_panicked: u64,
 }
 
+/// By name. Numbers whose customers are gone count as everyone else.
+fn named(task: &Inner, usages: &[(CustomerId, Usage)]) -> Vec<(Option<Arc<str>>, Usage)> {
+    let mut customers = BTreeMap::<_, Usage>::new();
+    for &(id, usage) in usages {
+        let sum = customers.entry(task.customer_name(id)).or_default();
+        for level in 0..usage.used.len() {
+            sum.used[level] = sum.used[level] + usage.used[level];
+            sum.wanted[level] = sum.wanted[level] + usage.wanted[level];
+        }
+    }
+    customers.into_iter().collect()
+}
+
 impl Snapshot {
     pub(crate) fn of(task: &Inner, signals: Vec<Health>) -> Self {
         let totals = task.counting.totals();
         let observed = task.observed();
         let buckets = (0..BUCKETS).map(|n| (bucket_end(n), totals[cell::COSTS + n])).collect();
         let faults = Fault::ALL.map(|fault| (fault, totals[cell::FAULTS + fault.index()]));
-        let customers = observed.customers.iter();
+        let customers = named(task, &observed.customers);
         let latencies = &totals[cell::LATENCIES..cell::LATENCY_SUM];
         let (ticks, ticks_late, ticks_panicked) = task.sampled();
         Self {
@@ -280,7 +294,7 @@ impl Snapshot {
             cpus: observed.cpus,
             wake_delay: observed.delay,
             unattributed: observed.unattributed,
-            customers: customers.map(|&(id, usage)| (task.customer_name(id), usage)).collect(),
+            customers,
             ticks,
             ticks_late,
             ticks_panicked,

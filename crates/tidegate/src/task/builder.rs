@@ -406,6 +406,7 @@ impl Builder {
             stranger,
             customers: ArcSwap::from_pointee(roll),
             enrolling: Mutex::new(()),
+            quota_source: Mutex::new(None),
             busy: AtomicBool::new(false),
             turns: Turns::new(workers()),
             remote: self.workplace.is_some().then(Remote::new),

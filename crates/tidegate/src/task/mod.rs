@@ -45,6 +45,7 @@ use crate::workplace::Remote;
 use arc_swap::ArcSwap;
 use builder::Policy;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 #[cfg(feature = "admin")]
 use tidegate_core::Timestamp;
@@ -61,6 +62,17 @@ use tidegate_wire::orca::OrcaLoadReport;
 #[derive(Debug, Clone)]
 pub struct Task {
     pub(crate) inner: Arc<Inner>,
+}
+
+/// Where a task's limits come from, as whoever sets them says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QuotaSource {
+    /// The quota server, if there is a stream to one.
+    pub server: Option<String>,
+    /// How old the limits are; nothing if they are of this very moment, or nobody's.
+    pub stale: Option<Duration>,
+    /// All of it in a sentence.
+    pub sentence: String,
 }
 
 /// What all clones share.
@@ -86,6 +98,7 @@ pub(crate) struct Inner {
     customers: ArcSwap<Roll>,
     /// Held by whoever changes the customers.
     enrolling: Mutex<()>,
+    quota_source: Mutex<Option<QuotaSource>>,
     /// Whether no CPU idled between the last two looks.
     busy: AtomicBool,
     pub(crate) turns: Turns,
@@ -114,6 +127,14 @@ impl Roll {
             self.names.resize(id.index() + 1, None);
         }
         self.names[id.index()].get_or_insert_with(|| name.into());
+        self.limit(id, limits);
+        Some(id)
+    }
+
+    /// Its number has no name any more: what is counted under it is everyone else's.
+    fn strike(&mut self, name: &str, limits: Limits) -> Option<CustomerId> {
+        let id = self.ids.remove(name)?;
+        self.names[id.index()] = None;
         self.limit(id, limits);
         Some(id)
     }
@@ -193,6 +214,30 @@ impl Task {
         Some(id)
     }
 
+    /// The same for many customers at once, which costs about as much as for one. Returns their
+    /// numbers, in order.
+    pub fn set_limits_of(&self, customers: &[(&str, Limits)]) -> Vec<Option<CustomerId>> {
+        let enrolled = self.inner.change_roll(|roll| {
+            let enrol = |&(name, limits): &(&str, Limits)| roll.enrol(name, limits);
+            customers.iter().map(enrol).collect::<Vec<_>>()
+        });
+        let (quota, now) = (self.inner.gate.quota(), self.inner.clock.now());
+        for (id, (_, limits)) in enrolled.iter().zip(customers) {
+            if let Some(id) = id {
+                quota.set_limits(*id, *limits, now);
+            }
+        }
+        enrolled
+    }
+
+    /// The customer `name` is one of everyone else from now on. Connections that it has already
+    /// keep its number, which is not given to others; they may use `limits` together.
+    pub fn remove_customer(&self, name: &str, limits: Limits) -> Option<CustomerId> {
+        let id = self.inner.change_roll(|roll| roll.strike(name, limits))?;
+        self.inner.gate.quota().set_limits(id, limits, self.inner.clock.now());
+        Some(id)
+    }
+
     /// What everyone who is no customer of their own may use together.
     pub fn set_default_limits(&self, limits: Limits) {
         let now = self.inner.clock.now();
@@ -203,6 +248,16 @@ impl Task {
     /// What the customer `name` may use; what everyone else may, if it is no customer of its own.
     pub fn limits(&self, name: &str) -> Limits {
         self.inner.limits(self.customer(name))
+    }
+
+    /// Says where the limits come from, for people to see.
+    pub fn set_quota_source(&self, source: QuotaSource) {
+        *self.inner.quota_source() = Some(source);
+    }
+
+    /// Where the limits come from, if anybody has said so.
+    pub fn quota_source(&self) -> Option<QuotaSource> {
+        self.inner.quota_source().clone()
     }
 
     /// From where on each criticality may be shed, lowest first, as multiples of a signal's target.
@@ -291,6 +346,10 @@ impl Inner {
         if !busy {
             self.turns.open();
         }
+    }
+
+    fn quota_source(&self) -> MutexGuard<'_, Option<QuotaSource>> {
+        self.quota_source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {

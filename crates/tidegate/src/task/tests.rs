@@ -1,8 +1,8 @@
 use super::*;
 use core::cell::RefCell;
-use core::time::Duration;
 use http::{Request, Response};
 use http_body_util::Full;
+use tidegate_core::CostRate;
 use tidegate_core::cost::MethodId;
 use tidegate_core::machine::MachineTable;
 use tidegate_core::quota::QuotaConfig;
@@ -96,6 +96,28 @@ async fn methods_have_estimates_of_their_own() {
     let (dear, cheap) = (estimate("/s/dear"), estimate("/s/cheap"));
     // A hundred times the work; the cheap one's estimate began at the dear one's and is on its way.
     assert!(dear > 3.0 * cheap, "{dear} {cheap}");
+}
+
+#[test]
+fn limits_of_many_are_set_at_once_and_who_is_removed_is_one_of_everyone_else() {
+    let mut quota = QuotaConfig::default();
+    quota.customers_max = 3;
+    let task = Task::builder("test").quota(quota).build().unwrap();
+    let cpus = |n| Limits::total(CostRate::from_cpus(n).unwrap());
+    let ids = task.set_limits_of(&[("a", cpus(1.0)), ("b", cpus(2.0)), ("c", cpus(3.0))]);
+    assert_eq!(ids, [Some(CustomerId(1)), Some(CustomerId(2)), None]);
+    assert_eq!(task.set_limits_of(&[("b", cpus(4.0))]), [Some(CustomerId(2))]);
+    assert_eq!(
+        ["a", "b", "c"].map(|name| task.limits(name)),
+        [cpus(1.0), cpus(4.0), Limits::UNLIMITED]
+    );
+    assert_eq!(task.remove_customer("a", Limits::ZERO), Some(CustomerId(1)));
+    assert_eq!(task.remove_customer("a", Limits::ZERO), None);
+    assert_eq!(task.customer("a"), CustomerId::DEFAULT);
+    // Connections that carry the number are held by it; no other gets it.
+    let now = task.clock().now();
+    assert!(task.gate().quota().check(CustomerId(1), Criticality::Critical, now).is_err());
+    assert_eq!(task.set_limits_of(&[("d", cpus(1.0))]), [None]);
 }
 
 /// Two tasks in one thread, and threads that end with a task's lane.

@@ -77,6 +77,29 @@ doorman.ResourceTemplate: 1 identifier_glob string!, 2 capacity double!, 3 algor
 doorman.ResourceRepository: 1 resources ResourceTemplate*
 doorman.DiscoveryRequest:
 doorman.DiscoveryResponse: 1 mastership Mastership!, 2 is_master bool!
+tidegate.quota.v1.TaskMessage: 1 hello Hello, 2 report Usages, 3 acked Generation, 4 leaves bool
+tidegate.quota.v1.Hello: 1 service string, 2 task string, 3 resumes TaskId, 4 weight uint32, \
+5 epoch_seen uint64
+tidegate.quota.v1.TaskId: 1 epoch uint64, 2 number uint64
+tidegate.quota.v1.Generation: 1 epoch uint64, 2 number uint64
+tidegate.quota.v1.Usages: 1 number uint64, 2 usages Usage*
+tidegate.quota.v1.Usage: 1 customer uint32, 2 used uint64*, 3 demand uint64*, 4 has uint64*
+tidegate.quota.v1.ServerMessage: 1 welcome Welcome, 2 answers uint64, 3 customers Customer*, \
+4 gone uint32*, 5 grants Grant*, 6 learning bool, 7 redirect Redirect
+tidegate.quota.v1.Welcome: 1 task TaskId, 2 joined bool, 3 report_every_ms uint32, \
+4 hold_ms uint32, 5 tau_ms uint32
+tidegate.quota.v1.Customer: 1 number uint32, 2 name string, 3 unseen uint64*
+tidegate.quota.v1.Grant: 1 customer uint32, 2 number uint64, 3 limits uint64*, 4 safe uint64*, \
+5 revoked bool
+tidegate.quota.v1.Redirect: 1 leader string
+tidegate.quota.v1.StatusRequest: 1 service string
+tidegate.quota.v1.StatusResponse: 1 epoch uint64, 2 services ServiceStatus*, 3 refused string
+tidegate.quota.v1.ServiceStatus: 1 service string, 2 learning bool, 3 tasks uint32, \
+4 capacity uint64, 5 customers CustomerStatus*, 6 overs Over*
+tidegate.quota.v1.CustomerStatus: 1 name string, 2 limits uint64*, 3 used uint64*, \
+4 demand uint64*, 5 counted uint64*, 6 tasks uint32
+tidegate.quota.v1.Over: 1 customer string, 2 began_ms uint64, 3 ended_ms uint64, \
+4 demand_max uint64
 ";
 
 const ENUMS: &str = "
@@ -99,6 +122,8 @@ const METHODS: &str = "
 /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit unary
 /grpc.health.v1.Health/Check unary
 /grpc.health.v1.Health/Watch server
+/tidegate.quota.v1.Quota/Report both
+/tidegate.quota.v1.Quota/Status unary
 /xds.service.orca.v3.OpenRcaService/StreamCoreMetrics server
 ";
 

@@ -463,6 +463,40 @@ fn a_raise_waits_for_the_cut_that_pays_for_it() {
 }
 
 #[test]
+fn an_acknowledgement_between_two_reports_lets_the_raise_go_at_once() {
+    let mut world = World::new(plain(), 2, &[total(100)]);
+    world.want(0, 1, [0, 0, 0, 500]);
+    world.round();
+    world.want(1, 1, [0, 0, 0, 500]);
+    for task in [0, 1] {
+        world.send(task);
+        world.receive_next(task);
+    }
+    world.tick();
+    for task in [0, 1] {
+        while !world.tasks[task].down.is_empty() {
+            world.deliver(task);
+        }
+    }
+    assert_eq!(world.totals(1), [50, 0]);
+    let (id, acked) = (world.tasks[0].id.unwrap(), world.tasks[0].acked.unwrap());
+    let nonsense = Generation { epoch: acked.epoch + 1, number: u64::MAX };
+    world.fleet.acknowledge(id, nonsense, world.now).unwrap();
+    assert_eq!(world.tick(), 0, "nobody pushed that");
+    for task in [0, 1] {
+        let (id, acked) = (world.tasks[task].id.unwrap(), world.tasks[task].acked.unwrap());
+        world.fleet.acknowledge(id, acked, world.now).unwrap();
+    }
+    world.tick();
+    while !world.tasks[1].down.is_empty() {
+        world.deliver(1);
+    }
+    assert_eq!(world.totals(1), [50, 50]);
+    world.fleet.leave(id);
+    assert_eq!(world.fleet.acknowledge(id, acked, world.now), Err(NotJoined));
+}
+
+#[test]
 fn nothing_is_pushed_on_top_of_a_grant_that_is_on_its_way() {
     let mut world = World::new(plain(), 2, &[total(100)]);
     for task in [0, 1] {

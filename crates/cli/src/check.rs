@@ -1,0 +1,107 @@
+//! `tidegate check`: whether files can be run, before anything does.
+//!
+//! A file for a quota server has one key at the top, `quota`; one for a proxy has `upstream` or
+//! `role` among its keys. Nothing is started and nothing is asked.
+
+use crate::{Ending, Failure};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use tidegate_quota::Config;
+
+/// The exit code if a file is refused.
+const REFUSED: u8 = 2;
+
+/// What the user may choose.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Configurations of quota servers and proxies
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
+    let mut ending = Ending::default();
+    for file in &options.files {
+        let name = file.display().to_string();
+        let text = fs::read_to_string(file).map_err(|error| Failure {
+            what: format!("could not read {name}"),
+            why: error.to_string(),
+            next: "give files that can be read",
+        })?;
+        match check(&name, &text) {
+            // Writing to a string cannot fail.
+            Ok(found) => writeln!(ending.out, "{name}: {found}").unwrap_or_default(),
+            Err(refused) => {
+                writeln!(ending.err, "error: {refused}").unwrap_or_default();
+                ending.code = REFUSED;
+            }
+        }
+    }
+    Ok(ending)
+}
+
+fn check(name: &str, text: &str) -> Result<String, String> {
+    match kind(text) {
+        Some("quota") => match Config::parse(name, text) {
+            Ok(config) => {
+                Ok(format!("a quota server\n  {}", config.summary().replace('\n', "\n  ")))
+            }
+            Err(refused) => Err(refused.to_string()),
+        },
+        _ if is_proxy(text) => match tidegate_proxy::Config::parse(name, text) {
+            Ok(config) => {
+                let mode = if config.dark { "dark" } else { "refuses what is too much" };
+                Ok(format!("a proxy at {} for {}, {mode}", config.listen, config.upstream))
+            }
+            Err(refused) => Err(refused.to_string()),
+        },
+        _ => Err(format!(
+            "{name}:1:1: it is not told what this file is for\n  right: `quota:` at the top, for a \
+             quota server, or `upstream:`, for a proxy"
+        )),
+    }
+}
+
+/// Whether one of the keys at the top is a proxy's.
+fn is_proxy(text: &str) -> bool {
+    let key = |line: &str| line.split_once(':').map(|(key, _)| key.trim().to_owned());
+    text.lines().filter_map(key).any(|key| key == "upstream" || key == "role")
+}
+
+/// The first key at the top of a file.
+fn kind(text: &str) -> Option<&str> {
+    let line = text.lines().find(|line| {
+        let line = line.trim_end();
+        !line.is_empty() && !line.starts_with(['#', ' ', '%']) && line != "---"
+    })?;
+    Some(line.split_once(':')?.0.trim_matches(['"', '\'', '{', ' ']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_proxies_are_told_by_their_keys() {
+        let good = check("p.yaml", "listen: 127.0.0.1:9\nupstream: 127.0.0.1:8080\n").unwrap();
+        assert_eq!(good, "a proxy at 127.0.0.1:9 for 127.0.0.1:8080, dark");
+        let bad = check("p.yaml", "upstream: 127.0.0.1:8080\nmod: dark\n").unwrap_err();
+        assert!(bad.starts_with("p.yaml:2:"), "{bad}");
+        assert!(check("p.yaml", "a: 1\n").unwrap_err().contains("`upstream:`"));
+    }
+
+    #[test]
+    fn the_first_key_tells_the_kind() {
+        for (text, expected) in [
+            ("quota:\n  a: 1\n", Some("quota")),
+            ("# proxy: no\n\n---\nquota: {}\n", Some("quota")),
+            ("proxy:\n", Some("proxy")),
+            ("{quota: {}}\n", Some("quota")),
+            ("- quota\n", None),
+            ("", None),
+        ] {
+            assert_eq!(kind(text), expected, "{text}");
+        }
+    }
+}

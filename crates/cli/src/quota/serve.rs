@@ -1,0 +1,143 @@
+//! Runs a single quota server until it is told to end.
+//!
+//! It says where it listens in one line, follows its file (looking once a second, and at once on
+//! SIGHUP), and on SIGTERM ends all streams: tasks go on with what they have, so there is nothing
+//! to wait for.
+
+use super::{REFUSED, page};
+use crate::{Ending, Failure, print};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tidegate::clock::Clock;
+use tidegate::life::{Life, LifeConfig};
+use tidegate_quota::server::{Reload, follow};
+use tidegate_quota::{Config, Election, Server};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+/// How often to look at the file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Streams have ended by then; whoever asks for the status gets its answer.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+pub(super) fn run(
+    file: &Path,
+    listen: Option<SocketAddr>,
+    page: Option<SocketAddr>,
+) -> Result<Ending, Failure> {
+    let name = file.display().to_string();
+    let text = fs::read_to_string(file).map_err(|error| Failure {
+        what: format!("could not read {name}"),
+        why: error.to_string(),
+        next: "give a file that can be read; docs/quota.md shows what belongs into it",
+    })?;
+    let mut config = match Config::parse(&name, &text) {
+        Ok(config) => config,
+        Err(refused) => {
+            let err = format!("error: {refused}\n");
+            return Ok(Ending { err, code: REFUSED, ..Ending::default() });
+        }
+    };
+    config.listen = listen.unwrap_or(config.listen);
+    crate::demo::service::raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed("start", &error))?;
+    runtime.block_on(serve(file, text, config, page))
+}
+
+async fn serve(
+    file: &Path,
+    text: String,
+    config: Config,
+    page: Option<SocketAddr>,
+) -> Result<Ending, Failure> {
+    let election = Election::alone(config.state.as_deref(), SystemTime::now());
+    let election = election.map_err(|error| failed("win an election", &error))?;
+    let clock = Clock::monotonic();
+    let server = Server::start(&config, election, clock.clone());
+    let server = server.map_err(|error| failed("start", &error))?;
+    let listener = TcpListener::bind(config.listen).await;
+    let listener =
+        listener.map_err(|error| failed(&format!("listen on {}", config.listen), &error))?;
+    let address = listener.local_addr().map_err(|error| failed("listen", &error))?;
+    let mut life = LifeConfig::default();
+    (life.drain_delay, life.drain_max) = (Duration::ZERO, DRAIN_MAX);
+    let life = Life::new(life, clock);
+    life.stop_on_signals().map_err(|error| failed("listen to signals", &error))?;
+    let wake = wake_on_hangup().map_err(|error| failed("listen to signals", &error))?;
+
+    let page = match page {
+        None => None,
+        Some(at) => {
+            let (server, config, runtime) = (server.clone(), config.clone(), Handle::current());
+            let open = move || page::open(&server, &config, at, &runtime);
+            let opened = tokio::task::spawn_blocking(open).await;
+            let opened = opened.map_err(|error| failed("show the page", &error))?;
+            Some(opened.map_err(|error| failed("show the page", &error))?)
+        }
+    };
+    let mut hello = format!("tidegate quota: listens on {address}, epoch {}\n", server.epoch());
+    if let Some(page) = &page {
+        // Writing to a string cannot fail.
+        let _ = writeln!(hello, "tidegate quota: page at http://{}/", page.address());
+    }
+    for line in config.summary().lines() {
+        let _ = writeln!(hello, "tidegate quota: {line}");
+    }
+    print(&hello)?;
+    let followed = follow(server.clone(), file.to_owned(), text, LOOK_EVERY, wake, said);
+    let following = tokio::spawn(followed);
+    let ending = tokio::spawn({
+        let (server, life) = (server.clone(), life.clone());
+        async move {
+            life.draining().await;
+            server.stop().await;
+        }
+    });
+    let router = server.router().into_make_service();
+    let ended = tidegate::serve(listener, router).life(life).await;
+    following.abort();
+    ending.abort();
+    ended.map(|()| Ending::default()).map_err(|error| failed("serve", &error))
+}
+
+fn failed(what: &str, error: &dyn std::error::Error) -> Failure {
+    let mut why = error.to_string();
+    if let Some(source) = error.source() {
+        why = format!("{why}: {source}");
+    }
+    let next = "see `tidegate quota --help`, and docs/quota.md";
+    Failure { what: format!("could not {what}"), why, next }
+}
+
+fn wake_on_hangup() -> io::Result<Arc<Notify>> {
+    let wake = Arc::new(Notify::new());
+    let woken = Arc::clone(&wake);
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            woken.notify_one();
+        }
+    });
+    Ok(wake)
+}
+
+/// Says what came of a file that has changed.
+fn said(reload: Reload) {
+    let line = match reload {
+        Reload::Done(config) => format!("reloaded\n{}", config.summary()),
+        Reload::Refused(refused) => format!("kept the limits before: {refused}"),
+        Reload::Unfit(error) => format!("kept the limits before: {error}"),
+        Reload::Unreadable(error) => format!("kept the limits before: {error}"),
+        _ => return,
+    };
+    // If nobody reads it, the status says it too.
+    let _ = writeln!(io::stderr(), "tidegate quota: {}", line.replace('\n', "\ntidegate quota: "));
+}

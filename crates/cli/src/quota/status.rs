@@ -1,0 +1,237 @@
+//! `tidegate quota status`: who uses, wants and may use how much, as a table.
+
+use crate::{Ending, Failure};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tidegate_core::Criticality;
+use tidegate_wire::proto::tidegate::quota::v1::{
+    CustomerStatus, Over, ServiceStatus, StatusResponse,
+};
+
+/// Who was over is told for as many.
+const OVERS_MAX: usize = 10;
+
+/// What the user may choose.
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// Where the server is
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:7300")]
+    url: String,
+    /// One service only
+    #[arg(long, value_name = "NAME", default_value = "")]
+    service: String,
+    /// One object of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<Ending, Failure> {
+    let failure = |why: String| Failure {
+        what: format!("could not ask {}", options.url),
+        why,
+        next: "give the address of a quota server, such as http://127.0.0.1:7300",
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failure(error.to_string()))?;
+    let url = if options.url.contains("://") {
+        options.url.clone()
+    } else {
+        format!("http://{}", options.url)
+    };
+    let status = runtime.block_on(tidegate_quota::status(&url, &options.service));
+    let status = status.map_err(|error| failure(error.to_string()))?;
+    if options.json {
+        return Ok(Ending::from(format!("{}\n", as_json(&status))));
+    }
+    Ok(Ending::from(as_text(&status, now_ms())))
+}
+
+pub(super) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn name(name: &str) -> &str {
+    if name.is_empty() { "(everyone else)" } else { name }
+}
+
+/// CPUs with three digits; whole numbers where there are many.
+fn cpus(nanos: u64) -> String {
+    match nanos as f64 / 1e9 {
+        _ if nanos == u64::MAX => "unlimited".to_owned(),
+        cpus if cpus >= 100.0 => format!("{cpus:.0}"),
+        cpus => format!("{cpus:.3}"),
+    }
+}
+
+fn sum(rates: &[u64]) -> u64 {
+    rates.iter().fold(0, |sum, rate| sum.saturating_add(*rate))
+}
+
+fn last(rates: &[u64]) -> u64 {
+    rates.last().copied().unwrap_or(0)
+}
+
+fn as_text(status: &StatusResponse, now: u64) -> String {
+    let mut text = format!("epoch {}\n", status.epoch);
+    if !status.refused.is_empty() {
+        let _ = writeln!(text, "the file is refused, what held before holds:\n{}", status.refused);
+    }
+    for service in &status.services {
+        text.push('\n');
+        text.push_str(&service_text(service, now));
+    }
+    text
+}
+
+fn service_text(service: &ServiceStatus, now: u64) -> String {
+    let learning = if service.learning { ", learning: limits stay as they are" } else { "" };
+    let tasks = if service.tasks == 1 { "task" } else { "tasks" };
+    let mut text = format!("{}: {} {tasks}{learning}", service.service, service.tasks);
+    if service.capacity > 0 {
+        let promised = service.customers.iter().map(|customer| match last(&customer.limits) {
+            u64::MAX => service.capacity as f64,
+            limit => limit as f64,
+        });
+        let share = promised.sum::<f64>() / service.capacity as f64 * 100.0;
+        let _ =
+            write!(text, ", {} CPU, of which {share:.0} % are promised", cpus(service.capacity));
+    }
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "\n  {:<24} {:>10} {:>10} {:>10} {:>10} {:>6}",
+        "CPU", "used", "wanted", "limit", "handed out", "tasks"
+    );
+    for customer in &service.customers {
+        let over = sum(&customer.demand) > last(&customer.limits);
+        let _ = writeln!(
+            text,
+            "  {:<24} {:>10} {:>10} {:>10} {:>10} {:>6}{}",
+            name(&customer.name),
+            cpus(sum(&customer.used)),
+            cpus(sum(&customer.demand)),
+            cpus(last(&customer.limits)),
+            cpus(last(&customer.counted)),
+            customer.tasks,
+            if over { "  over" } else { "" }
+        );
+    }
+    for over in service.overs.iter().take(OVERS_MAX) {
+        let _ = writeln!(text, "  {}", over_text(over, now));
+    }
+    text
+}
+
+fn over_text(over: &Over, now: u64) -> String {
+    let ago = |at: u64| Duration::from_secs(now.saturating_sub(at) / 1_000);
+    let (who, most) = (name(&over.customer), cpus(over.demand_max));
+    match over.ended_ms {
+        0 => format!("{who} has been over for {:?}, asking for up to {most}", ago(over.began_ms)),
+        ended => format!(
+            "{who} was over {:?} ago, for {:?}, asking for up to {most}",
+            ago(ended),
+            Duration::from_secs(ended.saturating_sub(over.began_ms) / 1_000)
+        ),
+    }
+}
+
+fn as_json(status: &StatusResponse) -> Value {
+    let levels = |rates: &[u64]| -> Value {
+        let rate = |level: Criticality| rates.get(level.index()).copied().unwrap_or(0);
+        let cpus =
+            |nanos: u64| if nanos == u64::MAX { Value::Null } else { (nanos as f64 / 1e9).into() };
+        let level = |level: Criticality| (level.name().to_owned(), cpus(rate(level)));
+        Value::Object(Criticality::ALL.into_iter().map(level).collect())
+    };
+    let customer = |customer: &CustomerStatus| {
+        json!({
+            "name": customer.name,
+            "limits": levels(&customer.limits),
+            "used": levels(&customer.used),
+            "wanted": levels(&customer.demand),
+            "handed_out": levels(&customer.counted),
+            "tasks": customer.tasks,
+        })
+    };
+    let over = |over: &Over| {
+        json!({
+            "customer": over.customer,
+            "began_ms": over.began_ms,
+            "ended_ms": if over.ended_ms == 0 { Value::Null } else { over.ended_ms.into() },
+            "wanted_max": over.demand_max as f64 / 1e9,
+        })
+    };
+    let service = |service: &ServiceStatus| {
+        json!({
+            "service": service.service,
+            "learning": service.learning,
+            "tasks": service.tasks,
+            "customers": service.customers.iter().map(customer).collect::<Vec<_>>(),
+            "overs": service.overs.iter().map(over).collect::<Vec<_>>(),
+        })
+    };
+    let refused = Some(&status.refused).filter(|refused| !refused.is_empty());
+    json!({
+        "epoch": status.epoch,
+        "refused": refused,
+        "services": status.services.iter().map(service).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_who_is_over() {
+        let rates = |rate: u64| vec![0, 0, rate, 0];
+        let customer = |name: &str, used, demand, limit| CustomerStatus {
+            name: name.to_owned(),
+            limits: vec![limit; 4],
+            used: rates(used),
+            demand: rates(demand),
+            counted: vec![limit; 4],
+            tasks: 5,
+        };
+        let over = |customer: &str, ended_ms| Over {
+            customer: customer.to_owned(),
+            began_ms: 1_000,
+            ended_ms,
+            demand_max: 20_000_000_000,
+        };
+        let service = ServiceStatus {
+            service: "search".to_owned(),
+            learning: false,
+            tasks: 5,
+            capacity: 8_000_000_000,
+            customers: vec![
+                customer("", 0, 0, 1_000_000_000),
+                customer("gmail", 1_990_000_000, 20_000_000_000, 2_000_000_000),
+                customer("own", 250_000_000_000, 250_000_000_000, u64::MAX),
+            ],
+            overs: vec![over("gmail", 0), over("", 31_000)],
+        };
+        let refused = "quota.yaml:3:1: no".to_owned();
+        let status = StatusResponse { epoch: 7, services: vec![service], refused };
+        let text = as_text(&status, 61_000);
+        assert_eq!(
+            text,
+            "epoch 7\n\
+             the file is refused, what held before holds:\n\
+             quota.yaml:3:1: no\n\
+             \n\
+             search: 5 tasks, 8.000 CPU, of which 138 % are promised\n  \
+             CPU                            used     wanted      limit handed out  tasks\n  \
+             (everyone else)               0.000      0.000      1.000      1.000      5\n  \
+             gmail                         1.990     20.000      2.000      2.000      5  over\n  \
+             own                             250        250  unlimited  unlimited      5\n  \
+             gmail has been over for 60s, asking for up to 20.000\n  \
+             (everyone else) was over 30s ago, for 30s, asking for up to 20.000\n"
+        );
+        let json = as_json(&status);
+        assert_eq!(json["services"][0]["customers"][1]["wanted"]["CRITICAL"], 20.0);
+        assert_eq!(json["services"][0]["customers"][2]["limits"]["SHEDDABLE"], Value::Null);
+    }
+}

@@ -1,0 +1,171 @@
+//! A task's connection to the quota server.
+//!
+//! ```no_run
+//! # fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let task = tidegate::Task::builder("search").start()?;
+//! let quota = tidegate_quota::Client::builder(["http://quota-1:7300", "http://quota-2:7300"])
+//!     .attach(&task)?;
+//! # drop(quota);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A thread of its own reports once an interval and sets the task's limits by what it is told.
+//! Requests never wait for it, and it goes on when the task's runtime has no time for anything. The
+//! task keeps no more than it was given (`member`), however long the server is away:
+//!
+//! | the server | the task |
+//! |---|---|
+//! | was never there | enforces what it was built with |
+//! | is there | enforces what it is told, from the next round on |
+//! | is away | tries all addresses in turn, with pauses that grow; its limits hold, then fade to the safe share |
+//! | was restarted | says what it holds, and keeps it until the server has learned |
+//! | is not the leader | goes where it is told |
+//! | leads by an old epoch | is not listened to |
+//!
+//! When the handle is dropped the task leaves, and what it held is free for others.
+
+pub(crate) mod member;
+mod run;
+mod state;
+
+pub use member::Nonsense;
+pub use state::{State, Trouble};
+
+pub(crate) use run::explain;
+
+use run::Line;
+use state::Shared;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tidegate::Task;
+use tokio::sync::watch;
+use tonic::transport::Endpoint;
+
+/// Why a task cannot be attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// There is nobody to ask.
+    #[error("there are no addresses of quota servers; at least one, such as http://quota:7300")]
+    NoAddress,
+    /// One is no address.
+    #[error("`{address}` is no address of a quota server; one would be http://quota:7300")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// The server would not take it.
+    #[error("`{name}` cannot be the name of a {what}: 1 to 128 printable ASCII characters")]
+    Name {
+        /// Of a task or a service.
+        what: &'static str,
+        /// What was given.
+        name: String,
+    },
+    /// No thread.
+    #[error("the thread that talks to the quota server cannot start")]
+    Thread(#[source] io::Error),
+}
+
+/// Sets a [`Client`] up.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is reported before `attach`"]
+pub struct Builder {
+    addresses: Vec<String>,
+    name: Option<String>,
+    weight: u32,
+}
+
+impl Builder {
+    /// What the task is called, among those of its service: host and process if not said. A name
+    /// that stays the same when the process is started again (a pod's of a stateful set) lets its
+    /// successor take over what it held.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// For how many tasks this one stands; 1 if not said. The server has to allow more.
+    pub const fn weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
+        self
+    }
+
+    /// Begins to report for `task`, and to set its limits.
+    pub fn attach(self, task: &Task) -> Result<Client, AttachError> {
+        let name = self.name.unwrap_or_else(own_name);
+        for (what, name) in [("service", task.service()), ("task", &name)] {
+            if !crate::name::is_name(name) {
+                return Err(AttachError::Name { what, name: name.to_owned() });
+            }
+        }
+        let mut endpoints = Vec::new();
+        for address in self.addresses {
+            match Endpoint::from_shared(address.clone()) {
+                Ok(endpoint) => endpoints.push(endpoint),
+                Err(source) => return Err(AttachError::Address { address, source }),
+            }
+        }
+        if endpoints.is_empty() {
+            return Err(AttachError::NoAddress);
+        }
+        let (stop, stopped) = watch::channel(false);
+        let shared = Arc::new(Shared::default());
+        let line = Line::new(task.clone(), name, self.weight, endpoints, Arc::clone(&shared));
+        let thread = run::start(line, stopped).map_err(AttachError::Thread)?;
+        Ok(Client { stop, shared, thread: Some(thread) })
+    }
+}
+
+/// The name of this process.
+pub(crate) fn own_name() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().replace(|c: char| !c.is_ascii_graphic(), "-");
+    format!("{host}:{}", std::process::id())
+}
+
+/// A task's connection to the quota server. The task leaves when this is dropped.
+#[derive(Debug)]
+pub struct Client {
+    stop: watch::Sender<bool>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Client {
+    /// A client of the quota servers at these addresses (`http://host:port`), which are tried in
+    /// turn.
+    pub fn builder<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Builder {
+        let addresses = addresses.into_iter().map(Into::into).collect();
+        Builder { addresses, name: None, weight: 1 }
+    }
+
+    /// How the task stands with the server.
+    pub fn state(&self) -> State {
+        self.shared.get()
+    }
+
+    /// Leaves, and waits until the server was told, or for a moment if it does not listen.
+    pub fn leave(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            // It panicked at worst, and there is nothing to clean up.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

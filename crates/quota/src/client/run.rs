@@ -1,0 +1,272 @@
+//! The thread that holds the stream.
+//!
+//! One stream at a time, to one address after the other. Whatever happens to it, the task's limits
+//! are looked at once an interval, so that they fade when they should. Between two attempts there
+//! is a pause that doubles, half of it by chance: a fleet that lost its server must not come back
+//! as one.
+
+use super::member::{Member, Next};
+use super::state::{Shared, Trouble};
+use core::time::Duration;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tidegate::Task;
+use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
+use tidegate_wire::proto::tidegate::quota::v1::{ServerMessage, TaskMessage};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+/// Before the server has said how often.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// A server that is there answers in milliseconds; one behind a long line within this.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// The first pause: short enough for a server that was restarted, long enough not to spin.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest. With ten thousand tasks that is two thousand attempts a second.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Connections that lead nowhere are noticed after about two of these.
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// All customers of a service in one message: 65,536 of them with the longest names have 11 MB.
+const MESSAGE_MAX: usize = 64 << 20;
+/// Reports that wait for the network. When there are more the stream leads nowhere.
+const BACKLOG: usize = 8;
+/// How long a task that ends waits for its last words to be heard.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// What the thread works with.
+pub(super) struct Line {
+    member: Member,
+    endpoints: Vec<Endpoint>,
+    /// Whose turn it is.
+    turn: usize,
+    /// Where the last server said the leader is.
+    leader: Option<Endpoint>,
+    shared: Arc<Shared>,
+    dice: SeededRng,
+}
+
+/// Why a stream ended.
+enum Ended {
+    /// The task ends.
+    Stopped,
+    /// Another one is to be opened: at once, or after a pause.
+    Moved,
+    Failed(String),
+}
+
+impl Line {
+    pub(super) fn new(
+        task: Task,
+        name: String,
+        weight: u32,
+        endpoints: Vec<Endpoint>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let mut dice = SeededRng::new(RandomState::new().hash_one(0));
+        let turn = dice.below(endpoints.len() as u64) as usize;
+        let member = Member::new(task, name, weight);
+        Self { member, endpoints, turn, leader: None, shared, dice }
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(line: Line, stopped: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = std::thread::Builder::new().name("tidegate-quota".to_owned());
+    thread.spawn(move || runtime.block_on(run(line, stopped)))
+}
+
+async fn run(mut line: Line, stopped: watch::Receiver<bool>) {
+    let mut pause = PAUSE_MIN;
+    let mut ticks = ticks(REPORT_EVERY, &mut line.dice);
+    loop {
+        let endpoint = line.leader.take().unwrap_or_else(|| {
+            line.turn = (line.turn + 1) % line.endpoints.len();
+            line.endpoints[line.turn].clone()
+        });
+        let server = endpoint.uri().to_string();
+        let ended = stream(&mut line, endpoint, &server, &mut ticks, &mut pause, &stopped).await;
+        let trouble = match ended {
+            Ended::Stopped => return,
+            Ended::Moved => None,
+            Ended::Failed(what) => Some(Trouble { server, what }),
+        };
+        line.shared.change(|state| {
+            state.server = None;
+            state.trouble = trouble;
+        });
+        let half = pause / 2;
+        let wait = half + Duration::from_secs_f64(half.as_secs_f64() * line.dice.unit());
+        pause = (pause * 2).min(PAUSE_MAX);
+        let until = sleep(wait);
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                () = &mut until => break,
+                _ = ticks.tick() => line.idle(),
+                () = stopping(stopped.clone()) => return,
+            }
+        }
+    }
+}
+
+impl Line {
+    /// There is nobody to report to: what is enforced fades.
+    fn idle(&mut self) {
+        let _ = self.member.tick();
+        self.say_standing();
+    }
+
+    fn say_standing(&self) {
+        let standing = self.member.standing();
+        let (epoch, learning) = self.member.leader();
+        let mut server = None;
+        self.shared.change(|state| {
+            (state.epoch, state.learning, state.standing) = (epoch, learning, standing);
+            server.clone_from(&state.server);
+        });
+        self.member.show(server.as_deref());
+    }
+}
+
+/// Returns when the task ends.
+async fn stopping(mut stopped: watch::Receiver<bool>) {
+    // Whoever held the other end is gone: that is an end, too.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// One tick an interval, the first by chance within it, so that tasks which were started together
+/// do not report together.
+fn ticks(every: Duration, dice: &mut SeededRng) -> Interval {
+    let first = Duration::from_secs_f64(every.as_secs_f64() * (0.5 + dice.unit() / 2.0));
+    let mut ticks = interval_at(Instant::now() + first, every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Opens a stream while limits go on fading.
+async fn open(
+    line: &mut Line,
+    endpoint: Endpoint,
+    ticks: &mut Interval,
+) -> Result<(mpsc::Sender<TaskMessage>, Streaming<ServerMessage>), String> {
+    let (say, said) = mpsc::channel(BACKLOG);
+    // The channel is new and so has room.
+    let _ = say.try_send(line.member.hello());
+    let endpoint = endpoint
+        .connect_timeout(CONNECT_WITHIN)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_EVERY)
+        .keep_alive_while_idle(true);
+    let opening = timeout(CONNECT_WITHIN, async {
+        let channel: Channel = endpoint.connect().await.map_err(|error| explain(&error))?;
+        let mut client = QuotaClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+        let answer = client.report(ReceiverStream::new(said)).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| told(&status))
+    });
+    tokio::pin!(opening);
+    loop {
+        tokio::select! {
+            opened = &mut opening => {
+                let opened = opened.map_err(|_| "no answer".to_owned())??;
+                return Ok((say, opened));
+            }
+            _ = ticks.tick() => line.idle(),
+        }
+    }
+}
+
+/// Holds one stream until it ends.
+async fn stream(
+    line: &mut Line,
+    endpoint: Endpoint,
+    server: &str,
+    ticks: &mut Interval,
+    pause: &mut Duration,
+    stopped: &watch::Receiver<bool>,
+) -> Ended {
+    let opened = tokio::select! {
+        opened = open(line, endpoint, ticks) => opened,
+        () = stopping(stopped.clone()) => return Ended::Stopped,
+    };
+    let (say, mut heard) = match opened {
+        Ok(opened) => opened,
+        Err(what) => return Ended::Failed(what),
+    };
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = stopping(stopped.clone()) => {
+                farewell(say, heard).await;
+                return Ended::Stopped;
+            }
+            message = heard.message() => match message {
+                Ok(Some(message)) => message,
+                Ok(None) => return Ended::Failed("the server has ended the stream".to_owned()),
+                Err(status) => return Ended::Failed(told(&status)),
+            },
+            _ = ticks.tick() => {
+                let report = line.member.tick();
+                line.say_standing();
+                if report.is_some_and(|report| say.try_send(report).is_err()) {
+                    return Ended::Failed("the server does not read reports".to_owned());
+                }
+                continue;
+            }
+        };
+        if let Some(every) = Member::report_every(&next) {
+            *pause = PAUSE_MIN;
+            *ticks = self::ticks(every, &mut line.dice);
+            line.shared.change(|state| {
+                state.streams += 1;
+                (state.server, state.trouble) = (Some(server.to_owned()), None);
+            });
+        }
+        let then = line.member.hear(&next);
+        line.say_standing();
+        match then {
+            Ok(Next::Say(None)) => {}
+            Ok(Next::Say(Some(words))) => {
+                if say.try_send(words).is_err() {
+                    return Ended::Failed("the server does not read reports".to_owned());
+                }
+            }
+            Ok(Next::Resume) => {
+                line.leader = Endpoint::from_shared(server.to_owned()).ok();
+                return Ended::Moved;
+            }
+            Ok(Next::Go(leader)) => {
+                line.leader = leader.and_then(|leader| Endpoint::from_shared(leader).ok());
+                return Ended::Moved;
+            }
+            Err(nonsense) => return Ended::Failed(nonsense.to_string()),
+        }
+    }
+}
+
+/// Says goodbye, and waits for a moment until the server has ended the stream.
+async fn farewell(say: mpsc::Sender<TaskMessage>, mut heard: Streaming<ServerMessage>) {
+    let _ = say.try_send(TaskMessage { leaves: true, ..TaskMessage::default() });
+    let _ = timeout(FAREWELL, async { while let Ok(Some(_)) = heard.message().await {} }).await;
+}
+
+fn told(status: &tonic::Status) -> String {
+    format!("{}: {}", status.code(), status.message())
+}
+
+/// An error with what is behind it.
+pub(crate) fn explain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,127 @@
+//! Who may use how much: the configuration of a quota server.
+//!
+//! ```yaml
+//! quota:
+//!   listen: 0.0.0.0:7300
+//!   services:
+//!     search:
+//!       capacity: { cpu: 400 }
+//!       default: 10
+//!       customers:
+//!         gmail: 120
+//!         crawler: { cpu: 200, sheddable_plus: 50 }
+//! ```
+//!
+//! A file is read in two steps: its shape (`raw`), then its meaning (`resolve`). What comes out
+//! cannot be wrong, and what is wrong is refused with its line and what would be right; nothing is
+//! guessed, and nothing is only warned about. Limits may add up to more than the capacity: that is
+//! what shares are for, and [`Service::oversubscription`] says by how much.
+
+mod doorman;
+mod fault;
+mod raw;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod units;
+
+pub use fault::Refused;
+
+use core::time::Duration;
+use fault::Fault;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tidegate_core::doorman::Repository;
+use tidegate_core::fleet::{FleetConfig, Limits};
+use tidegate_core::{Cost, CostRate};
+
+/// The port of a server that is not told another.
+pub const PORT: u16 = 7300;
+
+/// A configuration that can be run.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Where to listen; loopback, [`PORT`], if not said.
+    pub listen: SocketAddr,
+    /// What others call this server: host and port; where it listens if not said.
+    pub advertise: String,
+    /// Where the number of the last election is kept, so that a restart is a later one even if the
+    /// clock was set back.
+    pub state: Option<PathBuf>,
+    /// By name.
+    pub services: BTreeMap<String, Service>,
+    /// What clients of Doorman may share; nothing if they are not served.
+    pub doorman: Option<Repository>,
+}
+
+/// One service, whose tasks share what its customers may use.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Service {
+    /// What all its tasks can do together, if said. Only to tell by how much it is oversubscribed.
+    pub capacity: Option<CostRate>,
+    /// What everyone without limits of their own may use together.
+    pub default: Limits,
+    /// What each customer may use, by name.
+    pub customers: BTreeMap<String, Limits>,
+    /// What a request costs that an Envoy asks about, if it does not tell so afterwards.
+    pub hit: Option<Cost>,
+    /// How often tasks report. Default 1 s.
+    pub report_every: Duration,
+    /// How often limits are divided and pushed. Default 250 ms.
+    pub round_every: Duration,
+    /// All the rest.
+    pub fleet: FleetConfig,
+}
+
+impl Service {
+    /// The sum of all limits over the capacity: above 1, not everyone can have its limit at once.
+    /// Who has no limit counts with the whole capacity. Nothing if the capacity is not said.
+    pub fn oversubscription(&self) -> Option<f64> {
+        let capacity = self.capacity?.as_cpus();
+        let limits = self.customers.values().chain([&self.default]);
+        let promised = limits.map(|limits| match limits.whole() {
+            CostRate::MAX => capacity,
+            rate => rate.as_cpus(),
+        });
+        Some(promised.sum::<f64>() / capacity)
+    }
+
+    /// Whether a running service can become this one. Tasks and server must agree on leases, and
+    /// tables have their sizes, so everything but the limits and the capacity needs a restart.
+    pub(crate) fn fits(&self, running: &Self) -> bool {
+        let now = (self.report_every, self.round_every, &self.fleet, self.hit);
+        now == (running.report_every, running.round_every, &running.fleet, running.hit)
+    }
+}
+
+impl Config {
+    /// Reads the text of a file; `file` is what it is called in complaints.
+    pub fn parse(file: &str, text: &str) -> Result<Self, Refused> {
+        read(text).map_err(|fault| fault.of(file))
+    }
+
+    /// What people should know of it, line by line: services, customers, and by how much each is
+    /// oversubscribed.
+    pub fn summary(&self) -> String {
+        let mut lines = Vec::new();
+        for (name, service) in &self.services {
+            let of = service.oversubscription().map_or_else(
+                || "no capacity said".to_owned(),
+                |over| format!("{:.0} % of the capacity promised", over * 100.0),
+            );
+            let count = service.customers.len();
+            let customers = if count == 1 { "customer" } else { "customers" };
+            lines.push(format!("{name}: {count} {customers}, {of}"));
+        }
+        lines.join("\n")
+    }
+}
+
+fn read(text: &str) -> Result<Config, Fault> {
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    let raw = serde_saphyr::from_str_with_options::<raw::File>(text, options);
+    resolve::file(raw.map_err(|error| Fault::from_yaml(&error))?)
+}

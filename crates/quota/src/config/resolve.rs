@@ -1,0 +1,183 @@
+//! From the file to what it means.
+
+use super::fault::Fault;
+use super::raw::{self, Limit, Named};
+use super::units::{cpus, duration, share, size};
+use super::{Config, PORT, Service};
+use core::time::Duration;
+use serde_saphyr::Spanned;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use tidegate_core::fleet::{FleetConfig, Limits, TaskId};
+use tidegate_core::{Cost, CostRate};
+use tidegate_wire::customer::NAME_MAX;
+
+/// Rates over less would be mostly chance, and ten thousand tasks would do nothing but report.
+const REPORT_MIN: Duration = Duration::from_millis(10);
+/// Limits that are a minute late follow no demand.
+const REPORT_MAX: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
+    let at = file.quota.referenced;
+    let quota = file.quota.value;
+    let listen = match quota.listen {
+        None => SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
+        Some(text) => text.value.parse().map_err(|_| {
+            let what = format!("`{}` is no address", text.value);
+            Fault::at(&text, what, "address and port, such as 0.0.0.0:7300 or [::]:7300")
+        })?,
+    };
+    let doorman = quota.doorman.map(super::doorman::resolve).transpose()?;
+    let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
+    if !found && doorman.is_none() {
+        let at = quota.services.map_or(at, |services| services.referenced);
+        let right = "at least one, such as `services: { search: { default: 10 } }`";
+        return Err(Fault::new(at, "there are no services", right));
+    }
+    let services = quota.services.map(|services| services.value).unwrap_or_default();
+    let services = named(services, "service", service)?;
+    let state = quota.state.map(|path| PathBuf::from(path.value));
+    let advertise = quota.advertise.map_or_else(|| listen.to_string(), |text| text.value);
+    Ok(Config { listen, advertise, state, services, doorman })
+}
+
+/// Names that people and metrics can bear, each once.
+fn named<T, R>(
+    named: Named<T>,
+    kind: &str,
+    read: impl Fn(&Spanned<String>, Spanned<T>) -> Result<R, Fault>,
+) -> Result<BTreeMap<String, R>, Fault> {
+    let mut found = BTreeMap::new();
+    for (name, value) in named.0 {
+        if !crate::name::is_name(&name.value) {
+            let what = format!("`{}` cannot be the name of a {kind}", name.value);
+            let right = format!("1 to {NAME_MAX} printable ASCII characters without blanks");
+            return Err(Fault::at(&name, what, right));
+        }
+        let read = read(&name, value)?;
+        if found.insert(name.value.clone(), read).is_some() {
+            let what = format!("there are two of {kind} `{}`", name.value);
+            return Err(Fault::at(&name, what, "each name once"));
+        }
+    }
+    Ok(found)
+}
+
+fn service(name: &Spanned<String>, raw: Spanned<raw::Service>) -> Result<Service, Fault> {
+    let at = raw.referenced;
+    let raw = raw.value;
+    let Some(default) = raw.default else {
+        let what =
+            format!("service `{}` needs `default`, for everyone who is not named", name.value);
+        return Err(Fault::at(name, what, "add `default: 10`, in CPUs"));
+    };
+    let capacity = raw.capacity.map(|capacity| match cpus(&capacity.cpu)? {
+        CostRate::ZERO => Err(Fault::at(&capacity.cpu, "no CPU at all", "more than 0")),
+        rate => Ok(rate),
+    });
+    let capacity = capacity.transpose()?;
+    let default = limits(default)?;
+    let customers = named(raw.customers, "customer", |_, limit| limits(limit))?;
+    let mut fleet = FleetConfig::default();
+    silence(&raw.silence, &mut fleet)?;
+    let span = |text: &Option<_>, default, from, to| {
+        text.as_ref().map_or(Ok(default), |text| duration(text, from, to))
+    };
+    let second = Duration::from_secs(1);
+    let report_every = span(&raw.reports.every, second, REPORT_MIN, REPORT_MAX)?;
+    let quarter = report_every / 4;
+    let round_every = span(&raw.reports.round, quarter, Duration::from_millis(1), report_every)?;
+    for (text, place) in [
+        (&raw.shares.floor, &mut fleet.floor),
+        (&raw.shares.unseen, &mut fleet.unseen),
+        (&raw.shares.safe, &mut fleet.safe),
+    ] {
+        if let Some(text) = text {
+            *place = share(text)?;
+        }
+    }
+    sizes(&raw.sizes, &mut fleet)?;
+    // Ten reports, as by default.
+    fleet.ack_timeout = report_every * 10;
+    if report_every * 3 > fleet.silence.hold {
+        let at = raw.reports.every.as_ref().or(raw.silence.hold.as_ref());
+        let what = "tasks would take a late report for a lost server";
+        let right = "`reports.every` of at most a third of `silence.hold`";
+        return Err(Fault::new(at.map_or(name.referenced, |text| text.referenced), what, right));
+    }
+    fleet.check().map_err(|error| {
+        Fault::new(at, error.to_string(), "see docs/quota.md for what each key means")
+    })?;
+    if customers.len() >= fleet.customers_max {
+        let what = format!("{} customers do not fit, with everyone else", customers.len());
+        let right = format!("`sizes: {{ customers: {} }}` or more", customers.len() + 1);
+        return Err(Fault::at(name, what, right));
+    }
+    let hit = raw.hit.as_ref().map(|text| duration(text, Duration::from_micros(1), second * 60));
+    let hit = hit.transpose()?.map(|cost| Cost::from_nanos(cost.as_nanos() as u64));
+    Ok(Service { capacity, default, customers, hit, report_every, round_every, fleet })
+}
+
+fn silence(raw: &raw::Silence, fleet: &mut FleetConfig) -> Result<(), Fault> {
+    let millis = Duration::from_millis(1);
+    for (text, place) in [
+        (&raw.hold, &mut fleet.silence.hold),
+        (&raw.fade, &mut fleet.silence.tau),
+        (&raw.forget, &mut fleet.forget),
+    ] {
+        if let Some(text) = text {
+            *place = duration(text, millis, DAY)?;
+        }
+    }
+    let lease = fleet.silence.lease();
+    fleet.learning = match &raw.learning {
+        Some(text) => duration(text, lease, DAY.max(lease))?,
+        None => lease,
+    };
+    Ok(())
+}
+
+fn sizes(raw: &raw::Sizes, fleet: &mut FleetConfig) -> Result<(), Fault> {
+    const TABLE_MAX: usize = 1 << 24;
+    for (found, place, to) in [
+        (&raw.tasks, &mut fleet.tasks_max, TaskId::COUNT_MAX),
+        (&raw.customers, &mut fleet.customers_max, TABLE_MAX),
+        (&raw.customers_per_task, &mut fleet.customers_per_task_max, TABLE_MAX),
+    ] {
+        if let Some(found) = found {
+            *place = size(found, to)?;
+        }
+    }
+    if let Some(found) = &raw.weight {
+        // The size has 20 bits.
+        fleet.weight_max = size(found, TaskId::COUNT_MAX)? as u32;
+    }
+    Ok(())
+}
+
+fn limits(limit: Spanned<Limit>) -> Result<Limits, Fault> {
+    let Spanned { value, referenced, defined } = limit;
+    match value {
+        Limit::Unlimited => Ok(Limits::UNLIMITED),
+        Limit::Cpus(number) => Ok(Limits::total(cpus(&Spanned::new(number, referenced, defined))?)),
+        Limit::Levels(levels) => {
+            let raw::Levels { cpu, critical, sheddable_plus, sheddable } = *levels;
+            let mut entries = [None; 4];
+            let levels = [&sheddable, &sheddable_plus, &critical, &cpu];
+            for (entry, level) in entries.iter_mut().zip(levels) {
+                *entry = level.as_ref().map(cpus).transpose()?;
+            }
+            Limits::from_entries(entries).map_err(|wrong| {
+                let found = levels[wrong.level.index()].as_ref();
+                let at = found.map_or(referenced, |level| level.referenced);
+                let what = format!(
+                    "{} for {} and below is more than the {} of {} and below",
+                    wrong.found, wrong.level, wrong.at_most, wrong.above
+                );
+                Fault::new(at, what, format!("at most {}", wrong.at_most))
+            })
+        }
+    }
+}

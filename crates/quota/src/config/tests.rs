@@ -1,0 +1,191 @@
+use super::*;
+use tidegate_core::Ratio;
+
+fn cpus(n: f64) -> CostRate {
+    CostRate::from_cpus(n).unwrap()
+}
+
+fn parse(text: &str) -> Result<Config, Refused> {
+    Config::parse("quota.yaml", text)
+}
+
+const WHOLE: &str = "\
+quota:
+  listen: 0.0.0.0:7301
+  state: /var/lib/tidegate/epoch
+  services:
+    search:
+      capacity: { cpu: 100 }
+      default: 10
+      hit: 2ms
+      customers:
+        gmail: 60
+        crawler: { cpu: 80, sheddable_plus: 50, sheddable: 20.5 }
+        blocked: 0
+        own: unlimited
+      reports: { every: 500ms, round: 100ms }
+      silence: { hold: 30s, fade: 4s, forget: 5m, learning: 2m }
+      shares: { floor: 4%, unseen: 0.02, safe: 25% }
+      sizes: { tasks: 50, customers: 10, customers_per_task: 5, weight: 8 }
+    ads:
+      default: unlimited
+";
+
+#[test]
+fn every_key_is_read() {
+    let config = parse(WHOLE).unwrap();
+    assert_eq!(config.listen, "0.0.0.0:7301".parse().unwrap());
+    assert_eq!(config.state, Some(PathBuf::from("/var/lib/tidegate/epoch")));
+    let search = &config.services["search"];
+    assert_eq!(search.default, Limits::total(cpus(10.0)));
+    assert_eq!(search.customers["gmail"], Limits::total(cpus(60.0)));
+    let crawler = search.customers["crawler"].as_array();
+    assert_eq!(crawler, [cpus(20.5), cpus(50.0), cpus(80.0), cpus(80.0)]);
+    assert_eq!(search.customers["blocked"], Limits::ZERO);
+    assert_eq!(search.customers["own"], Limits::UNLIMITED);
+    // 10 + 60 + 80 + 0 + all of 100.
+    assert_eq!(search.oversubscription(), Some(2.5));
+    assert_eq!(search.hit, Some(Cost::from_millis(2)));
+    assert_eq!(search.report_every, Duration::from_millis(500));
+    assert_eq!(search.round_every, Duration::from_millis(100));
+    let fleet = &search.fleet;
+    assert_eq!(fleet.silence.hold, Duration::from_secs(30));
+    assert_eq!(fleet.silence.tau, Duration::from_secs(4));
+    assert_eq!(fleet.forget, Duration::from_secs(300));
+    assert_eq!(fleet.learning, Duration::from_secs(120));
+    assert_eq!(fleet.ack_timeout, Duration::from_secs(5));
+    let shares = [fleet.floor, fleet.unseen, fleet.safe];
+    assert_eq!(shares, [Ratio::percent(4), Ratio::percent(2), Ratio::percent(25)]);
+    assert_eq!((fleet.tasks_max, fleet.customers_max), (50, 10));
+    assert_eq!((fleet.customers_per_task_max, fleet.weight_max), (5, 8));
+    assert_eq!(
+        config.summary(),
+        "ads: 0 customers, no capacity said\nsearch: 4 customers, 250 % of the capacity promised"
+    );
+}
+
+#[test]
+fn what_is_not_said_has_a_default() {
+    let config = parse("quota:\n  services:\n    search: { default: 1 }\n").unwrap();
+    assert_eq!(config.listen, "127.0.0.1:7300".parse().unwrap());
+    let search = &config.services["search"];
+    assert_eq!(search.fleet, FleetConfig::default());
+    assert_eq!(search.report_every, Duration::from_secs(1));
+    assert_eq!(search.round_every, Duration::from_millis(250));
+}
+
+/// A service with these lines.
+fn service(lines: &str) -> String {
+    let lines = lines.replace('\n', "\n      ");
+    format!("quota:\n  services:\n    search:\n      {lines}\n")
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_its_place_and_what_would_be_right() {
+    let mut missed = Vec::new();
+    for (text, place, what, right) in [
+        ("", "1:1", "", ""),
+        ("proxy: {}\n", "1:1", "unknown field `proxy`", "quota"),
+        ("quota: [1]\n", "1:", "", ""),
+        ("quota: { services: {} }\n", "1:20", "there are no services", "at least one"),
+        ("quota:\n  listen: here\n  services: { a: { default: 1 } }\n", "2:11", "`here`", "7300"),
+        (&service("customers: {}"), "3:5", "`search` needs `default`", "add `default: 10`"),
+        (&service("default: 1\ncustmers: {}"), "5:7", "unknown field `custmers`", "customers"),
+        (&service("default: -1"), "4:16", "-1 is no number of CPUs", "from 0"),
+        (&service("default: .nan"), "4:16", "non-finite float `.nan`", "finite"),
+        (&service("default: lots"), "4:", "lots", "a number of CPUs"),
+        (
+            &service("default: 1\ncustomers:\n  a: { cpu: 2, critical: 3 }"),
+            "6:32",
+            "3 CPU for CRITICAL and below is more than the 2 CPU of CRITICAL_PLUS and below",
+            "at most 2 CPU",
+        ),
+        (&service("default: 1\ncustomers:\n  a: { cpus: 2 }"), "6:", "`cpus`", "cpu"),
+        (&service("default: 1\ncustomers:\n  a b: 2"), "6:9", "`a b` cannot be", "printable"),
+        (&service("default: 1\ncustomers: { a: 1, a: 2 }"), "5:", "duplicate", "once"),
+        (&service("default: 1\nreports: { every: 2 }"), "5:25", "`2` does not belong", "unit"),
+        (&service("default: 1\nreports: { every: 30s }"), "5:25", "a late report", "a third"),
+        (&service("default: 1\nsilence: { hold: 2s }"), "5:24", "a late report", "a third"),
+        (&service("default: 1\nsilence: { learning: 5s }"), "5:28", "`5s`", "from 116s"),
+        (&service("default: 1\nshares: { safe: 0% }"), "4:7", "safe must be more than 0", ""),
+        (&service("default: 1\nshares: { floor: 60% }"), "4:7", "at most half", ""),
+        (&service("default: 1\nshares: { floor: 200% }"), "5:24", "`200%`", "0% to 100%"),
+        (&service("default: 1\nsizes: { tasks: 0 }"), "5:23", "`0`", "from 1 to 1048576"),
+        (&service("default: 1\ncapacity: { cpu: 0 }"), "5:24", "no CPU", "more than 0"),
+        (
+            &service("default: 1\ncustomers: { a: 1, b: 2 }\nsizes: { customers: 2 }"),
+            "3:5",
+            "2 customers do not fit",
+            "`sizes: { customers: 3 }`",
+        ),
+    ] {
+        let refused = parse(text).expect_err(text);
+        let said = refused.to_string();
+        let placed = said.starts_with(&format!("quota.yaml:{place}"));
+        let helps = refused.right.contains(right) && !refused.right.is_empty();
+        if !(placed && refused.what.contains(what) && helps) {
+            missed.push(format!("{said}\n{text}wanted: {place} {what} / {right}\n"));
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn limits_and_capacity_change_while_it_runs_and_the_rest_does_not() {
+    let before = &parse(WHOLE).unwrap().services["search"];
+    for (from, to, fits) in [
+        ("gmail: 60", "gmail: 61", true),
+        ("        gmail: 60\n", "", true),
+        ("cpu: 100", "cpu: 200", true),
+        ("hold: 30s", "hold: 31s", false),
+        ("every: 500ms", "every: 501ms", false),
+        ("tasks: 50", "tasks: 51", false),
+    ] {
+        let text = WHOLE.replace(from, to);
+        assert_ne!(text, WHOLE);
+        let after = &parse(&text).unwrap().services["search"];
+        assert_eq!(after.fits(before), fits, "{from} -> {to}");
+    }
+}
+
+const DOORMAN: &str = "\
+quota:
+  advertise: quota.example.org:7300
+  doorman:
+    resources:
+    - identifier_glob: db*
+      capacity: 100
+      safe_capacity: -1
+      description: connections
+      algorithm:
+        kind: PROPORTIONAL_SHARE
+        lease_length: 60
+        refresh_interval: 5
+        learning_mode_duration: 30
+        parameters: [ { name: variant, value: x } ]
+    - identifier_glob: '*'
+      capacity: 10
+      algorithm: { kind: FAIR_SHARE, lease_length: 30, refresh_interval: 10 }
+";
+
+#[test]
+fn doormans_own_format_is_read() {
+    let config = parse(DOORMAN).unwrap();
+    assert_eq!(config.advertise, "quota.example.org:7300");
+    let templates = config.doorman.unwrap();
+    let (db, rest) = (templates.find("db1"), templates.find("other"));
+    assert_eq!((db.capacity(), rest.capacity()), (100.0, 10.0));
+    assert_eq!(db.algorithm().learning_duration(), Duration::from_secs(30));
+    for (from, to, place, what) in [
+        ("kind: FAIR_SHARE", "kind: FAIR", "17:26", "`FAIR` is no algorithm"),
+        ("'*'", "other", "5:", "an entry for * is missing"),
+        ("lease_length: 60", "lease_length: 4", "5:", "lease_length must be at least"),
+        ("safe_capacity: -1", "safe_capacity: -2", "5:", "safe_capacity must be -1"),
+        ("capacity: 10\n", "capacities: 10\n", "16:", "capacities"),
+    ] {
+        let refused = parse(&DOORMAN.replace(from, to)).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.starts_with(&format!("quota.yaml:{place}")), "{said}");
+        assert!(refused.what.contains(what), "{said}");
+    }
+}

@@ -1,0 +1,142 @@
+use super::*;
+use tidegate_core::doorman::{AlgorithmDraft, Draft, Kind};
+
+fn templates(kind: Kind) -> Repository {
+    let algorithm =
+        AlgorithmDraft { learning_mode_duration: Some(-1), ..AlgorithmDraft::new(kind, 60, 5) };
+    Repository::new(&[Draft::new("*", 120.0).with_algorithm(algorithm)]).unwrap()
+}
+
+const START: Moment = Moment { now: Timestamp::from_secs(100), wall: 1_000_000 };
+
+fn at(seconds: u64) -> Moment {
+    Moment { now: START.now + Duration::from_secs(seconds), wall: START.wall + seconds as i64 }
+}
+
+fn get(book: &mut Book, client: &str, wants: f64, moment: Moment) -> wire::ResourceResponse {
+    let resource =
+        wire::ResourceRequest { resource_id: "db".to_owned(), priority: 1, has: None, wants };
+    let request =
+        wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
+    book.get(&request, moment).unwrap().response.remove(0)
+}
+
+#[test]
+fn leases_are_told_in_seconds_since_1970_and_share_as_the_table_says() {
+    for (kind, expected) in [
+        (Kind::FairShare, [60.0, 50.0, 10.0]),
+        (Kind::ProportionalShare, [69.690_721_65, 40.309_278_351, 10.0]),
+        (Kind::Static, [120.0, 50.0, 10.0]),
+        (Kind::NoAlgorithm, [1_000.0, 50.0, 10.0]),
+    ] {
+        let mut book = Book::new(Some(templates(kind)), START.now);
+        let mut last = Vec::new();
+        // In the second and third turn everyone has let go of what was too much.
+        for turn in 0..4 {
+            let wants = [("a", 1_000.0), ("b", 50.0), ("c", 10.0)];
+            last = wants.map(|(client, wants)| get(&mut book, client, wants, at(turn * 5))).into();
+        }
+        for (response, expected) in last.iter().zip(expected) {
+            let lease = &response.gets;
+            assert!((lease.capacity - expected).abs() < 1e-6, "{kind}: {lease:?} {expected}");
+            assert_eq!((lease.expiry_time, lease.refresh_interval), (START.wall + 75, 5));
+            assert_eq!(response.safe_capacity, Some(40.0));
+        }
+    }
+}
+
+#[test]
+fn what_old_clients_do_is_borne() {
+    let mut book = Book::new(Some(templates(Kind::FairShare)), START.now);
+    for wants in [f64::NAN, f64::INFINITY, -5.0] {
+        assert!(get(&mut book, "odd", wants, START).gets.capacity.is_finite());
+    }
+    let odd = wire::ReleaseCapacityRequest {
+        client_id: "odd".to_owned(),
+        resource_id: vec![String::new(), "nothing".to_owned(), "db".to_owned()],
+    };
+    book.release(&odd);
+    assert_eq!(get(&mut book, "a", 500.0, START).gets.capacity, 120.0);
+    // A lease that has ended counts for nothing.
+    assert_eq!(get(&mut book, "b", 500.0, at(1)).gets.capacity, 0.0);
+    assert_eq!(get(&mut book, "b", 500.0, at(61)).gets.capacity, 120.0);
+    for (client, resource) in [("", "db"), ("a", ""), ("a", &"x".repeat(1_025))] {
+        let resource = wire::ResourceRequest {
+            resource_id: resource.to_owned(),
+            priority: 1,
+            has: None,
+            wants: 1.0,
+        };
+        let request =
+            wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
+        let status = book.get(&request, START).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+    }
+}
+
+#[test]
+fn a_new_master_lets_everyone_keep_what_it_has() {
+    let algorithm = AlgorithmDraft::new(Kind::FairShare, 60, 5);
+    let templates = Repository::new(&[Draft::new("*", 120.0).with_algorithm(algorithm)]).unwrap();
+    let mut book = Book::new(Some(templates), START.now);
+    let mut ask = |client: &str, has: Option<(i64, f64)>| {
+        let has = has.map(|(left, capacity)| wire::Lease {
+            expiry_time: START.wall.saturating_add(left),
+            refresh_interval: 5,
+            capacity,
+        });
+        let resource =
+            wire::ResourceRequest { resource_id: "db".to_owned(), priority: 1, has, wants: 500.0 };
+        let request =
+            wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
+        book.get(&request, at(1)).unwrap().response[0].gets.capacity
+    };
+    assert_eq!(ask("a", Some((30, 70.0))), 70.0);
+    assert_eq!(ask("expired", Some((-1, 70.0))), 0.0);
+    assert_eq!(ask("liar", Some((i64::MAX, f64::NAN))), 0.0);
+    assert_eq!(ask("new", None), 0.0);
+}
+
+#[test]
+fn a_server_of_the_tree_asks_for_its_clients() {
+    let mut book = Book::new(Some(templates(Kind::FairShare)), START.now);
+    let mut ask = |server: &str, clients, wants| {
+        let wants = vec![wire::PriorityBandAggregate { priority: 1, num_clients: clients, wants }];
+        let resource =
+            wire::ServerCapacityResourceRequest { resource_id: "db".to_owned(), has: None, wants };
+        let request = wire::GetServerCapacityRequest {
+            server_id: server.to_owned(),
+            resource: vec![resource],
+        };
+        book.get_for_server(&request, START).unwrap().response.remove(0)
+    };
+    let mut granted = Vec::new();
+    for _ in 0..3 {
+        granted = [("a", 6), ("b", 4), ("c", 2)].map(|(s, n)| ask(s, n, 1e6)).into();
+    }
+    let capacities: Vec<f64> = granted.iter().map(|response| response.gets.capacity).collect();
+    assert_eq!(capacities, [60.0, 40.0, 20.0]);
+    let algorithm = granted[0].algorithm.clone().unwrap();
+    assert_eq!((algorithm.kind, algorithm.lease_length, algorithm.refresh_interval), (3, 60, 5));
+    assert!(ask("nonsense", i64::MIN, f64::NAN).gets.capacity >= 0.0);
+}
+
+#[test]
+fn templates_change_and_go_while_it_runs() {
+    let mut book = Book::new(Some(templates(Kind::FairShare)), START.now);
+    assert_eq!(get(&mut book, "a", 500.0, START).gets.capacity, 120.0);
+    let algorithm = AlgorithmDraft::new(Kind::FairShare, 60, 5);
+    let less = Repository::new(&[Draft::new("*", 30.0).with_algorithm(algorithm)]).unwrap();
+    book.reload(Some(less));
+    assert_eq!(get(&mut book, "a", 500.0, START).gets.capacity, 30.0);
+    book.reload(None);
+    let request = wire::GetCapacityRequest {
+        client_id: "a".to_owned(),
+        resource: vec![wire::ResourceRequest {
+            resource_id: "db".to_owned(),
+            ..Default::default()
+        }],
+    };
+    let status = book.get(&request, START).unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unimplemented);
+}

@@ -1,0 +1,263 @@
+//! RLQS: an Envoy reports what it counts, and is told how many requests it may let through.
+//!
+//! Each Envoy is a task of the fleet, with a part of every limit of its own; its stream here stands
+//! for it in the book. It cannot say that it has taken a grant in, so one counts as taken as soon
+//! as it is sent. When its stream ends it has left: an Envoy that lives on keeps what it was told
+//! until [`TTL`] is over, and comes back long before.
+//!
+//! Of a service without a `hit` nobody knows what a request costs: its Envoys are refused, with
+//! what to do.
+
+use super::buckets::{BUCKETS_MAX, Buckets};
+use crate::message::{limits, write_rates};
+use crate::server::Inner;
+use crate::server::book::Said;
+use crate::server::grpc::read;
+use crate::server::owner::{Opened, Owner};
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use futures_util::Stream;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidegate::clock::Clock;
+use tidegate_core::fleet::Limits;
+use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::{
+    BucketAction, bucket_action,
+};
+use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::{
+    RateLimitQuotaService, RateLimitQuotaServiceServer,
+};
+use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::{
+    RateLimitQuotaResponse, RateLimitQuotaUsageReports,
+};
+use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage, TaskMessage};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// For how long an Envoy keeps what it was told. When it is over everything passes, so it is much
+/// longer than a server is ever away.
+const TTL: Duration = Duration::from_secs(300);
+/// Everything is told again before that.
+const AGAIN: Duration = Duration::from_secs(100);
+/// Whoever opens a stream has something to say.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Thousands of buckets have some 400 KB.
+const MESSAGE_MAX: usize = 1 << 20;
+/// Messages that an Envoy has not read.
+const BACKLOG: usize = 8;
+
+type Out = mpsc::Sender<Result<RateLimitQuotaResponse, Status>>;
+
+/// Answers Envoys.
+#[derive(Debug, Clone)]
+pub(crate) struct Answers {
+    inner: Arc<Inner>,
+}
+
+pub(crate) fn service(inner: &Arc<Inner>) -> RateLimitQuotaServiceServer<Answers> {
+    let answers = Answers { inner: Arc::clone(inner) };
+    RateLimitQuotaServiceServer::new(answers).max_decoding_message_size(MESSAGE_MAX)
+}
+
+#[tonic::async_trait]
+impl RateLimitQuotaService for Answers {
+    type StreamRateLimitQuotasStream =
+        Pin<Box<dyn Stream<Item = Result<RateLimitQuotaResponse, Status>> + Send>>;
+
+    async fn stream_rate_limit_quotas(
+        &self,
+        request: Request<Streaming<RateLimitQuotaUsageReports>>,
+    ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
+        let mut reports = request.into_inner();
+        let (out, told) = mpsc::channel(BACKLOG);
+        let inner = Arc::clone(&self.inner);
+        // Envoy waits for headers before it reports, so they must not wait for a report.
+        tokio::spawn(async move {
+            let first = timeout(HELLO_WITHIN, reports.message()).await;
+            let Ok(Ok(Some(first))) = first else { return };
+            if let Err(status) = serve(&inner, first, reports, &out).await {
+                let _ = out.try_send(Err(status));
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(told))))
+    }
+}
+
+async fn serve(
+    inner: &Inner,
+    first: RateLimitQuotaUsageReports,
+    mut reports: Streaming<RateLimitQuotaUsageReports>,
+    out: &Out,
+) -> Result<(), Status> {
+    static ENVOYS: AtomicU64 = AtomicU64::new(0);
+    let owner = inner.owner(&first.domain)?;
+    let Some(hit) = owner.service.hit else {
+        return Err(Status::failed_precondition(format!(
+            "service {:?} has no `hit`: say in the server's file what a request costs, such as \
+             `hit: 2ms`, so that CPU time can be counted in requests",
+            first.domain
+        )));
+    };
+    let task = format!("rlqs-{}", ENVOYS.fetch_add(1, Ordering::Relaxed));
+    let service = first.domain.clone();
+    let hello = wire::Hello { service, task, ..wire::Hello::default() };
+    let every = owner.service.report_every;
+    let Opened { id, mut messages, .. } = owner.open(hello).await?;
+    let mut envoy = Envoy {
+        buckets: Buckets::new(hit),
+        customers: BTreeMap::new(),
+        held: BTreeMap::new(),
+        epoch: 0,
+        number: 0,
+        clock: inner.clock.clone(),
+        told: Instant::now(),
+    };
+    envoy.count(&first)?;
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = loop {
+        let said = tokio::select! {
+            () = out.closed() => break Ok(()),
+            report = reports.message() => match report {
+                Ok(Some(report)) => match envoy.count(&report) {
+                    Ok(()) => None,
+                    Err(status) => break Err(status),
+                },
+                Ok(None) | Err(_) => break Ok(()),
+            },
+            message = messages.recv() => match message {
+                Some(Ok(message)) => envoy.hear(&message),
+                Some(Err(status)) => break Err(status),
+                None => return Ok(()),
+            },
+            _ = ticks.tick() => Some(envoy.report()),
+        };
+        if !envoy.tell(out) {
+            break Err(Status::resource_exhausted("assignments were not read for too long"));
+        }
+        if let Some(said) = said
+            && !owner.hear(id, said).await
+        {
+            return Ok(());
+        }
+    };
+    leave(&owner, id).await;
+    ended
+}
+
+async fn leave(owner: &Owner, id: crate::server::book::StreamId) {
+    owner.hear(id, Said { leaves: true, ..Said::default() }).await;
+}
+
+/// One Envoy as a task of the fleet.
+struct Envoy {
+    buckets: Buckets,
+    /// Numbers by name, and what may always be used.
+    customers: BTreeMap<String, (u32, Limits)>,
+    /// Grants, by number.
+    held: BTreeMap<u32, Limits>,
+    epoch: u64,
+    number: u64,
+    clock: Clock,
+    /// When everything was told last.
+    told: Instant,
+}
+
+impl Envoy {
+    fn count(&mut self, report: &RateLimitQuotaUsageReports) -> Result<(), Status> {
+        let now = self.clock.now();
+        let mut room = true;
+        for usage in &report.bucket_quota_usages {
+            room &= self.buckets.report(usage, now);
+        }
+        if room {
+            return Ok(());
+        }
+        let what = format!("more than {BUCKETS_MAX} buckets: match by customer, not by request");
+        Err(Status::resource_exhausted(what))
+    }
+
+    /// What customers of this Envoy use and want.
+    fn report(&mut self) -> Said {
+        self.number += 1;
+        let mut lines = BTreeMap::<u32, wire::Usage>::new();
+        for (name, (used, demand)) in self.buckets.usages(self.clock.now()) {
+            let number = self.customers.get(name).map_or(0, |(number, _)| *number);
+            let (used, demand) = (write_rates(used), write_rates(demand));
+            let line = lines.entry(number).or_default();
+            line.customer = number;
+            add(&mut line.used, &used);
+            add(&mut line.demand, &demand);
+        }
+        let usages = lines.into_values().collect();
+        let report = Some(wire::Usages { number: self.number, usages });
+        // Rates are four or none, as they were written.
+        read(TaskMessage { report, ..TaskMessage::default() }).unwrap_or_default()
+    }
+
+    /// The book has something to say. Returns the acknowledgement.
+    fn hear(&mut self, message: &ServerMessage) -> Option<Said> {
+        if let Some(welcome) = &message.welcome {
+            self.epoch = welcome.task.as_ref().map_or(0, |task| task.epoch);
+        }
+        self.customers.retain(|_, (number, _)| !message.gone.contains(number));
+        for customer in &message.customers {
+            let unseen = limits(&customer.unseen).unwrap_or(Limits::ZERO);
+            self.customers.insert(customer.name.clone(), (customer.number, unseen));
+        }
+        for grant in &message.grants {
+            let limits = limits(&grant.limits).unwrap_or(Limits::ZERO);
+            self.held.insert(grant.customer, limits);
+        }
+        let last = message.grants.iter().map(|grant| grant.number).max()?;
+        let acked = Some(wire::Generation { epoch: self.epoch, number: last });
+        read(TaskMessage { acked, ..TaskMessage::default() }).ok()
+    }
+
+    /// Tells the Envoy what has changed. Returns whether it reads.
+    fn tell(&mut self, out: &Out) -> bool {
+        let again = self.told.elapsed() >= AGAIN;
+        if again {
+            self.told = Instant::now();
+        }
+        let (customers, held) = (&self.customers, &self.held);
+        let limits = |name: &str| {
+            let of = customers.get(name).or_else(|| customers.get(""));
+            of.map_or(Limits::ZERO, |(number, unseen)| {
+                held.get(number).map_or(*unseen, |limits| limits.max(*unseen))
+            })
+        };
+        if customers.is_empty() {
+            return true;
+        }
+        let said = self.buckets.assign(limits, again);
+        if said.is_empty() {
+            return true;
+        }
+        let ttl = prost_types::Duration { seconds: TTL.as_secs() as i64, nanos: 0 };
+        let bucket_action = said.into_iter().map(|(id, strategy)| BucketAction {
+            bucket_id: Some(id),
+            bucket_action: Some(bucket_action::BucketAction::QuotaAssignmentAction(
+                bucket_action::QuotaAssignmentAction {
+                    assignment_time_to_live: Some(ttl),
+                    rate_limit_strategy: Some(strategy),
+                },
+            )),
+        });
+        let response = RateLimitQuotaResponse { bucket_action: bucket_action.collect() };
+        out.try_send(Ok(response)).is_ok()
+    }
+}
+
+fn add(sum: &mut Vec<u64>, rates: &[u64]) {
+    if sum.is_empty() {
+        sum.extend_from_slice(rates);
+        return;
+    }
+    for (sum, rate) in sum.iter_mut().zip(rates) {
+        *sum = sum.saturating_add(*rate);
+    }
+}

@@ -1,0 +1,96 @@
+//! RLS: Envoy asks about each request, and may tell afterwards what it has cost.
+//!
+//! | of a request | is |
+//! |---|---|
+//! | `domain` | the service |
+//! | entry `customer` of a descriptor | whom to charge; without it, everyone else |
+//! | entry `criticality` | one of the four names; without it, or with another, `CRITICAL` |
+//! | `hits_addend` of the request | how many requests this question is about; 0 is one |
+//! | `hits_addend` of a descriptor | the cost of an answer, in microseconds of CPU time |
+//!
+//! So a route asks by one `rate_limits` entry, and by a second one with `apply_on_stream_done` and
+//! `hits_addend` it tells the cost. Answers to the second are thrown away by Envoy, and always OK.
+//! Envoy sends `hits_addend` only from a `RateLimitPerRoute` (seen on 1.40); in the route's own
+//! `rate_limits` it passes over it.
+//!
+//! Envoy waits 20 ms for an answer and lets the request pass without: a server that is gone, or a
+//! domain that nobody has configured, refuses nobody.
+
+use super::desk::Desk;
+use crate::server::Inner;
+use core::time::Duration;
+use std::sync::Arc;
+use tidegate_core::{Cost, Criticality};
+use tidegate_wire::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tidegate_wire::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus,
+};
+use tidegate_wire::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use tidegate_wire::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tonic::{Request, Response, Status};
+
+/// Some descriptors of some entries each.
+const MESSAGE_MAX: usize = 64 << 10;
+
+/// Answers Envoys.
+#[derive(Debug, Clone)]
+pub(crate) struct Answers {
+    inner: Arc<Inner>,
+}
+
+pub(crate) fn service(inner: &Arc<Inner>) -> RateLimitServiceServer<Answers> {
+    let answers = Answers { inner: Arc::clone(inner) };
+    RateLimitServiceServer::new(answers).max_decoding_message_size(MESSAGE_MAX)
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Answers {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let request = request.into_inner();
+        let desk = self.inner.desk(&request.domain)?;
+        let hits = u64::from(request.hits_addend.max(1));
+        let decide = |descriptor: &RateLimitDescriptor| decide(&desk, descriptor, hits);
+        let statuses: Vec<DescriptorStatus> = request.descriptors.iter().map(decide).collect();
+        let over = statuses.iter().any(|status| status.code == Code::OverLimit as i32);
+        let overall_code = if over { Code::OverLimit } else { Code::Ok } as i32;
+        Ok(Response::new(RateLimitResponse {
+            overall_code,
+            statuses,
+            ..RateLimitResponse::default()
+        }))
+    }
+}
+
+fn decide(desk: &Desk, descriptor: &RateLimitDescriptor, hits: u64) -> DescriptorStatus {
+    let entry = |key: &str| {
+        let found = descriptor.entries.iter().find(|entry| entry.key == key);
+        found.map_or("", |entry| entry.value.as_str())
+    };
+    let customer = entry("customer");
+    let criticality = entry("criticality").parse().unwrap_or(Criticality::Critical);
+    let answer = match descriptor.hits_addend {
+        // What was charged is not given back: it was never charged in advance.
+        Some(_) if descriptor.is_negative_hits => Ok(()),
+        Some(micros) => {
+            let cost = Cost::from_nanos(micros.saturating_mul(1_000));
+            desk.used(customer, criticality, cost);
+            Ok(())
+        }
+        None => desk.ask(customer, criticality, hits),
+    };
+    let code = if answer.is_ok() { Code::Ok } else { Code::OverLimit } as i32;
+    let until_reset = |span: Duration| prost_types::Duration {
+        seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        nanos: span.subsec_nanos().try_into().unwrap_or(0),
+    };
+    DescriptorStatus {
+        code,
+        duration_until_reset: answer.err().map(until_reset),
+        ..DescriptorStatus::default()
+    }
+}

@@ -1,0 +1,217 @@
+//! The server's end of gRPC: streams in, checked, and streams out.
+//!
+//! What a task says is checked here, line by line, before anyone else sees it: a name that is none,
+//! rates that are not four, a second hello, messages that come too fast. Each ends the stream with
+//! `INVALID_ARGUMENT` (or `RESOURCE_EXHAUSTED`) and the reason. Rates are whole numbers on the
+//! wire, so there is nothing negative and no NaN to check for.
+
+use super::book::{Said, StreamId};
+use super::owner::{Opened, Owner};
+use super::{Inner, Server};
+use crate::message::{generation, limits, rates};
+use crate::name::is_name;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use futures_util::Stream;
+use std::sync::Arc;
+use tidegate_core::fleet::Usage;
+use tidegate_core::{CustomerId, Timestamp};
+use tidegate_wire::customer::NAME_MAX;
+use tidegate_wire::proto::tidegate::quota::v1::quota_server::{Quota, QuotaServer};
+use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage, TaskMessage};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tonic::{Request, Response, Status, Streaming};
+
+/// A report of 4,096 customers with large numbers has some 400 KB.
+const MESSAGE_MAX: usize = 1 << 20;
+/// Whoever opens a stream has something to say.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// A task says two things in an interval, a report and an acknowledgement, and acknowledges once a
+/// round at most. Eight times as much is no longer haste.
+const MESSAGES_PER_REPORT: u32 = 16;
+
+/// The service for a router of tonic.
+pub(crate) fn service(server: &Server) -> QuotaServer<Answers> {
+    let answers = Answers { inner: Arc::clone(&server.inner) };
+    QuotaServer::new(answers).max_decoding_message_size(MESSAGE_MAX)
+}
+
+/// Answers tasks.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    inner: Arc<Inner>,
+}
+
+#[tonic::async_trait]
+impl Quota for Answers {
+    type ReportStream = Told;
+
+    async fn report(
+        &self,
+        request: Request<Streaming<TaskMessage>>,
+    ) -> Result<Response<Told>, Status> {
+        let mut said = request.into_inner();
+        let first = timeout(HELLO_WITHIN, said.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
+        let mut first = first.ok_or_else(|| Status::invalid_argument("no hello came"))?;
+        let hello = first.hello.take();
+        let hello =
+            hello.ok_or_else(|| Status::invalid_argument("the first message needs hello"))?;
+        for (what, name) in [("service", &hello.service), ("task", &hello.task)] {
+            if !is_name(name) {
+                let right = format!("1 to {NAME_MAX} printable ASCII characters without blanks");
+                let what = format!("{name:?} cannot be the name of a {what}: {right}");
+                return Err(Status::invalid_argument(what));
+            }
+        }
+        let owner = self.inner.owner(&hello.service)?;
+        let first = read(first)?;
+        let Opened { id, messages, out } = owner.open(hello).await?;
+        let haste = Haste::new(&owner, self.inner.clock.now());
+        let clock = self.inner.clock.clone();
+        let reader = tokio::spawn(async move {
+            let listener = Listener { owner, id, haste };
+            let ended = listener.listen(first, said, || clock.now()).await;
+            if let (Err(status), Some(out)) = (ended, out.upgrade()) {
+                // One that does not read does not learn why, either.
+                let _ = out.try_send(Err(status));
+            }
+        });
+        Ok(Response::new(Told { messages, reader: reader.abort_handle() }))
+    }
+
+    async fn status(
+        &self,
+        request: Request<wire::StatusRequest>,
+    ) -> Result<Response<wire::StatusResponse>, Status> {
+        let service = request.into_inner().service;
+        if !service.is_empty() {
+            self.inner.owner(&service)?;
+        }
+        Ok(Response::new(self.inner.status(&service).await))
+    }
+}
+
+/// Reads what one task says.
+struct Listener {
+    owner: Owner,
+    id: StreamId,
+    haste: Haste,
+}
+
+impl Listener {
+    async fn listen(
+        mut self,
+        first: Said,
+        mut said: Streaming<TaskMessage>,
+        now: impl Fn() -> Timestamp,
+    ) -> Result<(), Status> {
+        let mut next = first;
+        let ended = loop {
+            if !self.owner.hear(self.id, next).await {
+                break Ok(());
+            }
+            let message = match said.message().await {
+                Ok(Some(message)) => message,
+                Ok(None) => break Ok(()),
+                Err(status) => break Err(status),
+            };
+            if message.hello.is_some() {
+                break Err(Status::invalid_argument("hello belongs into the first message only"));
+            }
+            if let Err(status) = self.haste.count(now()) {
+                break Err(status);
+            }
+            match read(message) {
+                Ok(said) => next = said,
+                Err(status) => break Err(status),
+            }
+        };
+        if ended.is_ok() {
+            self.owner.close(self.id).await;
+        }
+        ended
+    }
+}
+
+/// Counts messages of a stream, so that one task cannot keep the owner busy.
+#[derive(Debug)]
+struct Haste {
+    every: Duration,
+    since: Timestamp,
+    count: u32,
+}
+
+impl Haste {
+    fn new(owner: &Owner, now: Timestamp) -> Self {
+        Self { every: owner.service.report_every, since: now, count: 0 }
+    }
+
+    fn count(&mut self, now: Timestamp) -> Result<(), Status> {
+        if now.since(self.since) >= self.every {
+            (self.since, self.count) = (now, 0);
+        }
+        self.count += 1;
+        if self.count <= MESSAGES_PER_REPORT {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted(format!(
+            "more than {MESSAGES_PER_REPORT} messages within {:?}: report once in that time",
+            self.every
+        )))
+    }
+}
+
+/// What makes sense by itself.
+pub(crate) fn read(message: TaskMessage) -> Result<Said, Status> {
+    let report = message.report.map(|report| {
+        let usages = report.usages.iter().map(usage).collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, Status>((report.number, usages))
+    });
+    let acked = message.acked.map(generation);
+    Ok(Said { report: report.transpose()?, acked, leaves: message.leaves })
+}
+
+fn usage(usage: &wire::Usage) -> Result<Usage, Status> {
+    let wrong = |what: &str, found: &[u64]| {
+        Status::invalid_argument(format!(
+            "`{what}` of customer {} has {} rates: four, lowest criticality first, or none",
+            usage.customer,
+            found.len()
+        ))
+    };
+    let has = (!usage.has.is_empty()).then(|| limits(&usage.has));
+    Ok(Usage {
+        customer: CustomerId(usage.customer),
+        used: rates(&usage.used).ok_or_else(|| wrong("used", &usage.used))?,
+        demand: rates(&usage.demand).ok_or_else(|| wrong("demand", &usage.demand))?,
+        has: match has {
+            Some(None) => return Err(wrong("has", &usage.has)),
+            has => has.flatten(),
+        },
+    })
+}
+
+/// What one task is told. When nobody reads it any more, nobody listens to the task either.
+#[derive(Debug)]
+pub(crate) struct Told {
+    messages: mpsc::Receiver<Result<ServerMessage, Status>>,
+    reader: AbortHandle,
+}
+
+impl Stream for Told {
+    type Item = Result<ServerMessage, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.messages.poll_recv(cx)
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}

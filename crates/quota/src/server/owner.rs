@@ -1,0 +1,134 @@
+//! Who owns a book: one task of the runtime, which everyone else writes to.
+//!
+//! A book is plain and takes `&mut self`. Its owner reads orders from a channel of fixed size and
+//! ends a round whenever it is time. If orders come faster than it can follow, senders wait, each
+//! stream by itself, and the peers behind them by the flow control of HTTP/2; rounds go on.
+
+use super::book::{BACKLOG, Book, Said, StreamId};
+use crate::config::Service;
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate::clock::Clock;
+use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+use tonic::Status;
+
+/// Orders that wait. A few for each stream that is being read; more would only make what they say
+/// older.
+const ORDERS: usize = 256;
+
+/// A task's new stream.
+pub(crate) struct Opened {
+    pub(crate) id: StreamId,
+    pub(crate) messages: mpsc::Receiver<Result<ServerMessage, Status>>,
+    /// To end it with something that is wrong.
+    pub(crate) out: mpsc::WeakSender<Result<ServerMessage, Status>>,
+}
+
+enum Order {
+    Open(wire::Hello, oneshot::Sender<Result<Opened, Status>>),
+    Hear(StreamId, Said),
+    Close(StreamId),
+    Reload(Box<Service>),
+    Stop,
+    Status(oneshot::Sender<wire::ServiceStatus>),
+}
+
+/// Writes to the owner of a book. When it is stopped, or the last of these is gone, the owner ends,
+/// and all its streams with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    orders: mpsc::Sender<Order>,
+    /// As it was when the owner began; limits change, the rest does not.
+    pub(crate) service: Arc<Service>,
+}
+
+impl Owner {
+    /// Has the book owned by the current runtime.
+    pub(crate) fn start(name: String, book: Book, service: &Service, clock: Clock) -> Self {
+        let (orders, inbox) = mpsc::channel(ORDERS);
+        tokio::spawn(own(name, book, inbox, service.round_every, clock));
+        Self { orders, service: Arc::new(service.clone()) }
+    }
+
+    pub(crate) async fn open(&self, hello: wire::Hello) -> Result<Opened, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(Order::Open(hello, reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Returns whether anybody listened.
+    pub(crate) async fn hear(&self, of: StreamId, said: Said) -> bool {
+        self.orders.send(Order::Hear(of, said)).await.is_ok()
+    }
+
+    pub(crate) async fn close(&self, of: StreamId) {
+        let _ = self.orders.send(Order::Close(of)).await;
+    }
+
+    pub(crate) async fn reload(&self, service: Service) {
+        let _ = self.orders.send(Order::Reload(Box::new(service))).await;
+    }
+
+    pub(crate) async fn stop(&self) {
+        let _ = self.orders.send(Order::Stop).await;
+    }
+
+    pub(crate) async fn status(&self) -> Option<wire::ServiceStatus> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(Order::Status(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+fn gone() -> Status {
+    Status::unavailable("the service is no longer configured here, or the server ends")
+}
+
+async fn own(
+    name: String,
+    mut book: Book,
+    mut inbox: mpsc::Receiver<Order>,
+    round_every: Duration,
+    clock: Clock,
+) {
+    let mut rounds = interval(round_every);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = rounds.tick() => book.tick(clock.now(), wall()),
+            order = inbox.recv() => match order {
+                None | Some(Order::Stop) => return,
+                Some(order) => obey(&name, &mut book, order, &clock),
+            },
+        }
+    }
+}
+
+fn obey(name: &str, book: &mut Book, order: Order, clock: &Clock) {
+    match order {
+        Order::Open(hello, reply) => {
+            let (out, messages) = mpsc::channel(BACKLOG);
+            let weak = out.downgrade();
+            let opened = book.open(&hello, out, clock.now());
+            let _ = reply.send(opened.map(|id| Opened { id, messages, out: weak }));
+        }
+        Order::Hear(of, said) => book.hear(of, &said, clock.now()),
+        Order::Close(of) => book.close(of),
+        Order::Reload(service) => book.reload(*service),
+        // Whoever reads orders has ended by then.
+        Order::Stop => {}
+        Order::Status(reply) => {
+            let _ = reply.send(book.status(name));
+        }
+    }
+}
+
+/// Milliseconds since 1970, for people.
+fn wall() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,125 @@
+//! Another configuration while the server runs.
+//!
+//! The file is read again whenever its text has changed, which is looked at once a second: that
+//! finds every way in which files are replaced, also by links, and costs nothing. A file that is
+//! refused changes nothing, and neither does one that needs a restart; both are said once, and in
+//! [`Server::status`] for as long as the file is like that.
+
+use super::{Server, StartError, own};
+use crate::config::{Config, Refused};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fs, io};
+use tokio::sync::Notify;
+
+/// Why a configuration cannot take the place of another while the server runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// Tasks and server have to agree on it.
+    #[error(
+        "service `{service}` has another `hit`, or other `reports`, `silence`, `shares` or \
+         `sizes`, on which tasks and server have to agree: restart the server, or set them back"
+    )]
+    NeedsRestart {
+        /// Which.
+        service: String,
+    },
+    /// A service that is new cannot be led.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// What came of a file that has changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Reload {
+    /// It holds now.
+    Done(Config),
+    /// It makes no sense.
+    Refused(Refused),
+    /// It cannot take the place of the one before.
+    Unfit(ReloadError),
+    /// It cannot be read.
+    Unreadable(io::Error),
+}
+
+impl Server {
+    /// Other services, customers and limits. All of it or, on an error, nothing.
+    pub async fn reload(&self, config: &Config) -> Result<(), ReloadError> {
+        let inner = &self.inner;
+        let mut running = inner.running.lock().await;
+        let before = inner.owners.load_full();
+        let mut owners = BTreeMap::new();
+        for (name, service) in &config.services {
+            if running.services.get(name).is_some_and(|before| !service.fits(before)) {
+                return Err(ReloadError::NeedsRestart { service: name.clone() });
+            }
+            let owner = match before.get(name) {
+                Some(owner) => owner.clone(),
+                None => own(name, service, &running.election, &inner.clock)?,
+            };
+            owners.insert(name.clone(), owner);
+        }
+        running.election.lead(config.services.keys()).map_err(StartError::Election)?;
+        for (name, owner) in before.iter() {
+            match config.services.get(name) {
+                None => owner.stop().await,
+                Some(service) if running.services.get(name) == Some(service) => {}
+                Some(service) => owner.reload(service.clone()).await,
+            }
+        }
+        inner.desks().retain(|name, _| config.services.contains_key(name));
+        inner.doorman.book().reload(config.doorman.clone());
+        inner.owners.store(owners.into());
+        running.services.clone_from(&config.services);
+        Ok(())
+    }
+
+    async fn reload_text(&self, file: &str, text: &str) -> Reload {
+        match Config::parse(file, text) {
+            Err(refused) => Reload::Refused(refused),
+            Ok(config) => match self.reload(&config).await {
+                Ok(()) => Reload::Done(config),
+                Err(error) => Reload::Unfit(error),
+            },
+        }
+    }
+}
+
+/// Follows the file at `path`, whose text is `text` at the start, for ever: looks every `period`
+/// and when `wake` is notified, and tells `said` what came of each change.
+pub async fn follow(
+    server: Server,
+    path: PathBuf,
+    text: String,
+    period: Duration,
+    wake: Arc<Notify>,
+    mut said: impl FnMut(Reload) + Send,
+) {
+    let file = path.display().to_string();
+    let mut seen = Ok::<_, io::ErrorKind>(text);
+    loop {
+        let _ = tokio::time::timeout(period, wake.notified()).await;
+        let read = fs::read_to_string(&path);
+        if seen.as_ref().ok() == read.as_ref().ok()
+            && seen.as_ref().err().copied() == read.as_ref().err().map(io::Error::kind)
+        {
+            continue;
+        }
+        seen = read.as_ref().map(Clone::clone).map_err(io::Error::kind);
+        let reload = match read {
+            Ok(text) => server.reload_text(&file, &text).await,
+            Err(error) => Reload::Unreadable(error),
+        };
+        *server.inner.refused() = match &reload {
+            Reload::Done(_) => None,
+            Reload::Refused(refused) => Some(refused.to_string()),
+            Reload::Unfit(error) => Some(error.to_string()),
+            Reload::Unreadable(error) => Some(format!("{file} cannot be read: {error}")),
+        };
+        said(reload);
+    }
+}

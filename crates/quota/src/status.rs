@@ -1,0 +1,43 @@
+//! Asking a server how things stand.
+
+use core::time::Duration;
+use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
+use tidegate_wire::proto::tidegate::quota::v1::{StatusRequest, StatusResponse};
+use tonic::transport::Endpoint;
+
+/// Who does not answer in so long is not going to.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// 65,536 customers with the longest names have 20 MB.
+const MESSAGE_MAX: usize = 64 << 20;
+
+/// Why nobody said how things stand.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatusError {
+    /// There is no server.
+    #[error("no quota server answers: {0}")]
+    Unreachable(String),
+    /// It says no.
+    #[error("it answers {code}: {message}")]
+    Refused {
+        /// By its code.
+        code: tonic::Code,
+        /// In its words.
+        message: String,
+    },
+}
+
+/// Asks the server at `url` about one service, or about all if its name is empty.
+pub async fn status(url: &str, service: &str) -> Result<StatusResponse, StatusError> {
+    let unreachable =
+        |error: tonic::transport::Error| StatusError::Unreachable(crate::client::explain(&error));
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unreachable)?;
+    let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
+    let channel = endpoint.connect().await.map_err(unreachable)?;
+    let mut client = QuotaClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+    let answer = client.status(StatusRequest { service: service.to_owned() }).await;
+    answer.map(tonic::Response::into_inner).map_err(|status| StatusError::Refused {
+        code: status.code(),
+        message: status.message().to_owned(),
+    })
+}

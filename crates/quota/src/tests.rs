@@ -1,0 +1,5 @@
+//! The book and its members together, in virtual time, with real gates in between.
+
+mod faults;
+mod shares;
+mod world;

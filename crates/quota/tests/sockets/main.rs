@@ -1,0 +1,9 @@
+//! The server and its clients over real sockets.
+
+#![allow(clippy::unwrap_used)]
+
+mod clients;
+mod leases;
+mod nonsense;
+mod reloads;
+mod rig;

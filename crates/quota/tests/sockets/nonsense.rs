@@ -1,0 +1,110 @@
+//! What peers that make no sense are told.
+
+use crate::rig::quota;
+use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
+use tidegate_wire::proto::tidegate::quota::v1::{
+    Hello, ServerMessage, StatusRequest, TaskMessage, Usage, Usages,
+};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+async fn client(url: String) -> QuotaClient<Channel> {
+    QuotaClient::new(Endpoint::from_shared(url).unwrap().connect().await.unwrap())
+}
+
+fn hello(service: &str, task: &str) -> TaskMessage {
+    let hello = Hello { service: service.into(), task: task.into(), ..Hello::default() };
+    TaskMessage { hello: Some(hello), ..TaskMessage::default() }
+}
+
+fn report(number: u64, usage: Usage) -> TaskMessage {
+    let report = Some(Usages { number, usages: vec![usage] });
+    TaskMessage { report, ..TaskMessage::default() }
+}
+
+/// Says all this, and listens until the end.
+async fn say(
+    client: &mut QuotaClient<Channel>,
+    words: Vec<TaskMessage>,
+) -> Result<Vec<ServerMessage>, Status> {
+    // It does not close its side: the server has to.
+    let words = futures_util::stream::iter(words);
+    let words = futures_util::StreamExt::chain(words, futures_util::stream::pending());
+    let mut heard = client.report(words).await?.into_inner();
+    let mut messages = Vec::new();
+    while let Some(message) = heard.message().await? {
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_nonsense_ends_its_stream_with_the_reason_and_nobody_elses() {
+    let (server, served) = quota(1).await;
+    let mut client = client(served.url()).await;
+    let good = || hello("search", "t");
+    let usage = |rates: &[u64]| Usage { customer: 1, demand: rates.to_vec(), ..Usage::default() };
+    let seen = Hello {
+        service: "search".into(),
+        task: "t".into(),
+        epoch_seen: u64::MAX,
+        ..Hello::default()
+    };
+    let seen = TaskMessage { hello: Some(seen), ..TaskMessage::default() };
+    let flood = (1..200).map(|n| report(n, usage(&[]))).collect::<Vec<_>>();
+    for (words, code, text) in [
+        (vec![report(1, usage(&[]))], Code::InvalidArgument, "needs hello"),
+        (vec![hello("search", "")], Code::InvalidArgument, "name of a task"),
+        (vec![hello("search", &"x".repeat(129))], Code::InvalidArgument, "1 to 128"),
+        (vec![hello("no such", "t")], Code::InvalidArgument, "name of a service"),
+        (vec![hello("mail", "t")], Code::NotFound, "there are: ads, search"),
+        (vec![seen], Code::FailedPrecondition, "clock was set back"),
+        (vec![good(), good()], Code::InvalidArgument, "first message only"),
+        (vec![good(), report(1, usage(&[1, 2, 3]))], Code::InvalidArgument, "has 3 rates"),
+        (
+            vec![good(), report(2, usage(&[])), report(1, usage(&[]))],
+            Code::InvalidArgument,
+            "have to rise",
+        ),
+        ([vec![good()], flood].concat(), Code::ResourceExhausted, "more than 16 messages"),
+    ] {
+        let status = say(&mut client, words).await.unwrap_err();
+        assert_eq!(status.code(), code, "{text}: {status}");
+        assert!(status.message().contains(text), "{text}: {status}");
+    }
+    // The same connection goes on, and somebody else's stream was never touched.
+    let leaves = TaskMessage { leaves: true, ..TaskMessage::default() };
+    let heard = say(&mut client, vec![hello("search", "u"), leaves]).await.unwrap();
+    assert!(heard[0].welcome.as_ref().unwrap().joined);
+    // In the next round at the latest.
+    while server.status().await.services.iter().any(|service| service.tasks > 0) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_too_large_is_refused() {
+    let (_server, served) = quota(1).await;
+    let mut client = client(served.url()).await;
+    let usages =
+        (0..100_000).map(|n| Usage { customer: n, used: vec![u64::MAX; 4], ..Usage::default() });
+    let report = Some(Usages { number: 1, usages: usages.collect() });
+    let large = TaskMessage { report, ..TaskMessage::default() };
+    let status = say(&mut client, vec![hello("search", "t"), large]).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_is_told_of_one_service_or_all() {
+    let (_server, served) = quota(3).await;
+    let mut client = client(served.url()).await;
+    let mut ask = async |service: &str| {
+        let answer = client.status(StatusRequest { service: service.into() }).await;
+        answer.map(tonic::Response::into_inner)
+    };
+    let all = ask("").await.unwrap();
+    assert_eq!((all.epoch, all.services.len(), all.refused.as_str()), (3, 2, ""));
+    let one = ask("ads").await.unwrap();
+    assert_eq!(one.services.len(), 1);
+    assert_eq!(ask("mail").await.unwrap_err().code(), Code::NotFound);
+}
