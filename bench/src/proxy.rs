@@ -363,8 +363,8 @@ fn nginx(
 events {{ worker_connections 1024; }}
 http {{
   access_log off; keepalive_requests 100000000;
-  client_body_temp_path {directory}/a; proxy_temp_path {directory}/b; fastcgi_temp_path {directory}/c;
-  uwsgi_temp_path {directory}/d; scgi_temp_path {directory}/e;
+  client_body_temp_path {directory}/a; proxy_temp_path {directory}/b;
+  fastcgi_temp_path {directory}/c; uwsgi_temp_path {directory}/d; scgi_temp_path {directory}/e;
   upstream behind {{ server {upstream}; keepalive 64; keepalive_requests 100000000; }}
   server {{
     listen {address}{http2};
@@ -396,6 +396,9 @@ backend behind
     )
 }
 
+/// Where Envoy's filters are.
+const TYPES: &str = "type.googleapis.com/envoy.extensions.filters";
+
 fn envoy(case: Case, address: SocketAddr, upstream: SocketAddr) -> String {
     let codec = if case.is_http2() { "HTTP2" } else { "HTTP1" };
     let action = if case.refuses() {
@@ -411,7 +414,7 @@ fn envoy(case: Case, address: SocketAddr, upstream: SocketAddr) -> String {
     - filters:
       - name: http
         typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          \"@type\": {TYPES}.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: front
           codec_type: {codec}
           route_config:
@@ -424,16 +427,19 @@ fn envoy(case: Case, address: SocketAddr, upstream: SocketAddr) -> String {
           http_filters:
           - name: router
             typed_config:
-              \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+              \"@type\": {TYPES}.http.router.v3.Router
   clusters:
   - name: behind
     type: STATIC
-    circuit_breakers: {{ thresholds: [{{ max_connections: 4096, max_requests: 100000, max_pending_requests: 100000 }}] }}
+    circuit_breakers:
+      thresholds:
+      - {{ max_connections: 4096, max_requests: 100000, max_pending_requests: 100000 }}
     load_assignment:
       cluster_name: behind
       endpoints:
       - lb_endpoints:
-        - endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {behind} }} }} }}
+        - endpoint:
+            address: {{ socket_address: {{ address: 127.0.0.1, port_value: {behind} }} }}
 ",
         port = address.port(),
         behind = upstream.port(),

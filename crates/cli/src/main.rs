@@ -46,7 +46,8 @@ enum Command {
     /// Protect a service in any language: a proxy beside it
     ///
     /// Lets in what the program behind it can do, by criticality, deadline, quota and what can be
-    /// seen of the program, and refuses the rest. Begins in dark mode: it says what it would refuse.
+    /// seen of the program, and refuses the rest. Begins in dark mode: it says what it would
+    /// refuse.
     Proxy(Box<proxy::Options>),
     /// Run scenarios in virtual time and check that they show what they should
     ///

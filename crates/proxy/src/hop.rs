@@ -1,10 +1,10 @@
 //! Which headers pass, and how a request is addressed.
 //!
 //! Some headers speak of one connection and must not reach the next (RFC 9110, section 7.6.1):
-//! `connection` and whatever it names, and a few that old programs send without naming them. A proxy
-//! that lets them through lets a client tear holes between what we take for a request and what the
-//! program does: that is how requests are smuggled. Lengths are hyper's on both sides: it refuses
-//! requests with two of them, or one and a transfer coding, and writes its own.
+//! `connection` and whatever it names, and a few that old programs send without naming them. A
+//! proxy that lets them through lets a client tear holes between what we take for a request and
+//! what the program does: that is how requests are smuggled. Lengths are hyper's on both sides: it
+//! refuses requests with two of them, or one and a transfer coding, and writes its own.
 //!
 //! | | from HTTP/1 | from HTTP/2 |
 //! |---|---|---|
@@ -59,7 +59,8 @@ pub fn strip(headers: &mut HeaderMap) {
     headers.remove(UPGRADE);
     headers.remove(PROXY_AUTHENTICATE);
     headers.remove(PROXY_AUTHORIZATION);
-    // It is only ever good for "trailers", which is hyper's business in HTTP/1 and gRPC's in HTTP/2.
+    // It is only ever good for "trailers", which is hyper's business in HTTP/1 and gRPC's in
+    // HTTP/2.
     if headers.get(TE).is_some_and(|te| te != "trailers") {
         headers.remove(TE);
     }

@@ -18,8 +18,8 @@
 //! as used: it is as busy as it can be.
 //!
 //! When the number of CPUs is wrong, or the machine itself is given less than it thinks, "all there
-//! is" is never reached. Far below, it counts as waiting for something else: then what requests take
-//! by themselves is thought longer than it is, and more is let in.
+//! is" is never reached. Far below, it counts as waiting for something else: then what requests
+//! take by themselves is thought longer than it is, and more is let in.
 
 use crate::units::Timestamp;
 use core::time::Duration;
@@ -33,9 +33,9 @@ const ALL: f64 = 0.92;
 /// …and clearly less: what is above may be all that there was to have.
 const LESS: f64 = 0.6;
 /// A program of one thread uses one CPU if it is busy, and one of four uses four. By the steps of
-/// the count, by what others take and by what the system does for it, it is seen to use so much less
-/// or more. To take it for one that waits for others is a grave mistake, as a queue then looks like
-/// what requests take by themselves; the other mistake is a slight one.
+/// the count, by what others take and by what the system does for it, it is seen to use so much
+/// less or more. To take it for one that waits for others is a grave mistake, as a queue then looks
+/// like what requests take by themselves; the other mistake is a slight one.
 const WHOLE: f64 = 0.3;
 
 /// What was seen at one look.

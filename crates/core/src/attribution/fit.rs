@@ -6,11 +6,11 @@
 //! A = sum of x x'      b = sum of x y      n = sum of x       older ones weigh less
 //! ```
 //!
-//! **Windows of several lengths.** Work that is half done at the ends of a window is an error of the
-//! same size whatever the length, while chance moves the counts of a long window more: then every
-//! length tells as much as any other. Requests of one class that differ in cost are an error that
-//! grows with the length, and the longer windows tell nothing new. Which it is shows in how far the
-//! solution is off: each length counts by the inverse of its mean squared error.
+//! **Windows of several lengths.** Work that is half done at the ends of a window is an error of
+//! the same size whatever the length, while chance moves the counts of a long window more: then
+//! every length tells as much as any other. Requests of one class that differ in cost are an error
+//! that grows with the length, and the longer windows tell nothing new. Which it is shows in how
+//! far the solution is off: each length counts by the inverse of its mean squared error.
 //!
 //! The solution is improved a little at every window, one cost after the other, each set to
 //! what is best while the others stay (Gauss-Seidel), and to zero where that is below.

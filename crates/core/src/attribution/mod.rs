@@ -12,7 +12,8 @@
 //! squares over the last minute or so, none below zero:
 //!
 //! ```text
-//! minimise  sum over windows of (used - sum n cost)^2  +  RIDGE sum over classes of n (cost - mean)^2
+//! minimise  sum over windows of (used - sum n cost)^2
+//!           + RIDGE sum over classes of n (cost - mean)^2
 //! ```
 //!
 //! `n` is the mean of what came in and what got done, as a request that is in the program at either

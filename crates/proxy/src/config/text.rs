@@ -41,7 +41,8 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{text}` is no span of time{RIGHT}a number and its unit (ms, s, m, h), such as 250ms"
+                "`{text}` is no span of time{RIGHT}a number and its unit (ms, s, m, h), such as \
+                 250ms"
             )
         };
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
@@ -89,7 +90,8 @@ impl FromStr for Level {
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| {
             format!(
-                "`{text}` is no criticality{RIGHT}CRITICAL_PLUS, CRITICAL, SHEDDABLE_PLUS or SHEDDABLE"
+                "`{text}` is no criticality{RIGHT}CRITICAL_PLUS, CRITICAL, SHEDDABLE_PLUS or \
+                 SHEDDABLE"
             )
         })
     }

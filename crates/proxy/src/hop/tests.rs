@@ -121,7 +121,8 @@ proptest! {
     /// Whatever `connection` says, what it names is gone, and so is it.
     #[test]
     fn nothing_that_is_named_passes(value in "[ -~]{0,60}") {
-        let headers = [("host", "a"), ("x-a", "1"), ("te", "trailers"), ("connection", value.as_str())];
+        let headers =
+            [("host", "a"), ("x-a", "1"), ("te", "trailers"), ("connection", value.as_str())];
         let mut request = request(Version::HTTP_11, "/", &headers);
         outgoing(&mut request, false, false).unwrap();
         prop_assert!(!request.headers().contains_key(CONNECTION));

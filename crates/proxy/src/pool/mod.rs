@@ -106,8 +106,8 @@ pub struct PoolConfig {
     /// How long a connection may take to be made. Beside the program that is no time at all; longer
     /// only keeps callers from going elsewhere.
     pub connect_timeout: Duration,
-    /// How long a connection may be idle. Shorter than what programs give theirs (5 s in node, 60 to
-    /// 75 in most), so that it is us who close it.
+    /// How long a connection may be idle. Shorter than what programs give theirs (5 s in node, 60
+    /// to 75 in most), so that it is us who close it.
     pub idle_max: Duration,
 }
 

@@ -134,27 +134,41 @@ fn parent(pid: u32) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const TCP: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0
-   1: 00000000:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100 0 0 10 0
-   2: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 4713 1 0 100 0 0 10 0
-   x: nonsense
-";
-    const TCP6: &str = "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 00000000000000000000000000000000:1F92 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4714 1 0
-   1: 00000000000000000000000001000000:1F93 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4715 1 0
-";
+    const HEAD: &str =
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt";
+
+    /// A line as the kernel writes it, cut after the number of the socket.
+    fn line(local: &str, state: &str, socket: u64) -> String {
+        let rest = "00000000:00000000 00:00000000 00000000     0        0";
+        format!("\n   0: {local} 00000000:0000 {state} {rest} {socket} 1 0 100 0 0 10 0")
+    }
+
+    fn tcp() -> String {
+        let lines = [
+            line("0100007F:1F90", "0A", 4711),
+            line("00000000:1F91", "0A", 4712),
+            line("0100007F:1F90", "01", 4713),
+        ];
+        format!("{HEAD}{}\n   x: nonsense\n", lines.concat())
+    }
+
+    fn tcp6() -> String {
+        let any = format!("{}:1F92", "0".repeat(32));
+        let local = "00000000000000000000000001000000:1F93";
+        format!("{HEAD}{}{}", line(&any, "0A", 4714), line(local, "0A", 4715))
+    }
 
     #[test]
     fn listeners_by_address() {
+        let (tcp, tcp6) = (tcp(), tcp6());
         for (text, address, sockets) in [
-            (TCP, "127.0.0.1:8080", vec![4711]),
-            (TCP, "127.0.0.2:8080", vec![]),
-            (TCP, "127.0.0.1:8081", vec![4712]),
-            (TCP, "127.0.0.1:8082", vec![]),
-            (TCP6, "127.0.0.1:8082", vec![4714]),
-            (TCP6, "[::1]:8083", vec![4715]),
-            (TCP6, "127.0.0.1:8083", vec![]),
+            (tcp.as_str(), "127.0.0.1:8080", vec![4711]),
+            (tcp.as_str(), "127.0.0.2:8080", vec![]),
+            (tcp.as_str(), "127.0.0.1:8081", vec![4712]),
+            (tcp.as_str(), "127.0.0.1:8082", vec![]),
+            (tcp6.as_str(), "127.0.0.1:8082", vec![4714]),
+            (tcp6.as_str(), "[::1]:8083", vec![4715]),
+            (tcp6.as_str(), "127.0.0.1:8083", vec![]),
             ("", "127.0.0.1:8083", vec![]),
         ] {
             assert_eq!(listening(text, address.parse().unwrap()), sockets, "{address}");

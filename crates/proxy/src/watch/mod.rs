@@ -1,9 +1,10 @@
 //! What can be seen of the program behind the proxy.
 //!
 //! The system counts the CPU time of every process and control group. Which one it is that listens
-//! behind us the system knows, too: the socket at the program's port has a number (`/proc/net/tcp`),
-//! and whoever holds that socket has it among its files. Those processes and all that they have
-//! started are the program. They are looked for again every few seconds, as programs are restarted.
+//! behind us the system knows, too: the socket at the program's port has a number
+//! (`/proc/net/tcp`), and whoever holds that socket has it among its files. Those processes and all
+//! that they have started are the program. They are looked for again every few seconds, as programs
+//! are restarted.
 //!
 //! ```text
 //! 127.0.0.1:8080 --> socket 4711 --> processes that have it open --> their children
@@ -183,8 +184,8 @@ impl Watch {
                 let pids = program.pids();
                 if pids.is_empty() {
                     let words = format!(
-                        "nothing: no process that listens at {upstream} can be found here; requests \
-                         in flight and how long they take have to do"
+                        "nothing: no process that listens at {upstream} can be found here; \
+                         requests in flight and how long they take have to do"
                     );
                     return Ok(unseen(words));
                 }

@@ -9,8 +9,10 @@ use tokio::net::TcpListener;
 /// Requests of which one end could see one and the other two. Each is refused, or reaches the
 /// program as exactly one.
 const SMUGGLED: &[&str] = &[
-    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nG",
-    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n5c\r\nGPOST / HTTP/1.1\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n\
+     0\r\n\r\nG",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n\
+     5c\r\nGPOST / HTTP/1.1\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhelloG",
     "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5, 6\r\n\r\nhelloG",
     "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: +5\r\n\r\nhello",
@@ -20,10 +22,12 @@ const SMUGGLED: &[&str] = &[
     "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding:\u{b}chunked\r\n\r\n0\r\n\r\n",
-    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: x\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: x\r\n\r\n\
+     0\r\n\r\n",
     "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5;a=b\nhello\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
-    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff1\r\nhello\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n\
+     ffffffffffffffff1\r\nhello\r\n0\r\n\r\n",
     "GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
     "GET / HTTP/1.1\r\n host: x\r\n\r\n",
     "GET / HTTP/1.1\r\nhost: x\r\nx-a: 1\r\n y: 2\r\n\r\n",
