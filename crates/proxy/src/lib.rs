@@ -19,12 +19,14 @@ pub mod config;
 mod exchange;
 pub mod hop;
 mod inbound;
+pub mod outbound;
 pub mod pool;
 mod refuse;
 mod run;
 pub mod watch;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Role};
+pub use outbound::{OutboundConfig, ServiceConfig};
 pub use pool::{Protocol, Upstream};
 pub use run::{Proxy, ProxyError};
 pub use watch::Watch;
