@@ -124,8 +124,12 @@ impl Proxy {
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
         let page = page(config.admin, &life, Admin::new(&task))?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
-        let setting =
-            Setting { clock: task.clock().clone(), life: life.clone(), gate, limits: config.limits };
+        let setting = Setting {
+            clock: task.clock().clone(),
+            life: life.clone(),
+            gate,
+            limits: config.limits,
+        };
         let doors = listeners.into_iter().map(|listener| {
             let pool = Pool::new(config.upstream.clone(), config.pool);
             vec![(listener, Inbound::new(task.clone(), pool, config.answer_timeout))]

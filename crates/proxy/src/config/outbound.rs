@@ -255,7 +255,9 @@ impl Service {
             (Some(list), None, None) if !list.is_empty() && period.is_none() => {
                 let parse = |listed: &Place<Listed>| parse_endpoint(&listed.0.0, &datacenters);
                 let list = list.iter().map(parse).collect::<Result<_, _>>();
-                Endpoints::List(list.map_err(|error| (format!("{} {of}", error.what), error.right))?)
+                Endpoints::List(
+                    list.map_err(|error| (format!("{} {of}", error.what), error.right))?,
+                )
             }
             (None, Some(name), None) => {
                 Endpoints::Dns { name: name.0.0, period: period.unwrap_or(DNS_PERIOD) }
@@ -340,7 +342,8 @@ impl Throttle {
     fn apply(self, config: &mut ServiceConfig, of: &str) -> Result<(), Wrong> {
         let throttle = &mut config.throttle;
         if let Some(multiplier) = self.multiplier {
-            let right = |_| (format!("`{multiplier}` is no multiplier {of}"), "1 or more".to_owned());
+            let right =
+                |_| (format!("`{multiplier}` is no multiplier {of}"), "1 or more".to_owned());
             throttle.multiplier = Multiplier::new(multiplier).map_err(right)?;
         }
         if let Some(window) = self.window {

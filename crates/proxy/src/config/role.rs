@@ -57,12 +57,7 @@ pub(super) fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, Con
         let error = error.without_snippet();
         let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let (what, right) = text::explained(&error.to_string());
-        ConfigError {
-            file: file.to_owned(),
-            at: Some((line.max(1), column.max(1))),
-            what,
-            right,
-        }
+        ConfigError { file: file.to_owned(), at: Some((line.max(1), column.max(1))), what, right }
     })
 }
 

@@ -32,8 +32,8 @@ pub use config::{
     DNS_PERIOD, DatacenterConfig, Endpoints, FILE_PERIOD, Host, InvalidHost, OutboundConfig,
     Resolver, ServiceConfig, Voice,
 };
-pub(crate) use endpoints::parse as parse_endpoint;
 pub use endpoints::InvalidEndpoints;
+pub(crate) use endpoints::parse as parse_endpoint;
 
 use crate::run::{self, Proxy, ProxyError, Setting};
 use at::{At, Says};

@@ -210,7 +210,10 @@ where
         if http2 { self.send_http2(request).await } else { self.send_http1(request).await }
     }
 
-    async fn send_http1(self: &Arc<Self>, mut request: Request<B>) -> Result<Response<Leased<B>>, Failure> {
+    async fn send_http1(
+        self: &Arc<Self>,
+        mut request: Request<B>,
+    ) -> Result<Response<Leased<B>>, Failure> {
         for tried in 0.. {
             let used = if tried < TRIES { self.take().await } else { None };
             let is_new = used.is_none();
@@ -261,7 +264,10 @@ where
         Ok(sender)
     }
 
-    async fn send_http2(self: &Arc<Self>, mut request: Request<B>) -> Result<Response<Leased<B>>, Failure> {
+    async fn send_http2(
+        self: &Arc<Self>,
+        mut request: Request<B>,
+    ) -> Result<Response<Leased<B>>, Failure> {
         for tried in 0.. {
             let (mut sender, is_new) = self.connection_http2().await?;
             match sender.try_send_request(request).await {
