@@ -11,8 +11,8 @@
 use super::text::{self, Level, Place, Span, Switch};
 use super::{Connections, Drain, RoleName, Speaks, Wrong};
 use crate::outbound::{
-    DNS_PERIOD, DatacenterConfig, Endpoints, FILE_PERIOD, Host, OutboundConfig, ServiceConfig,
-    parse_endpoint,
+    Check, DNS_PERIOD, DatacenterConfig, Endpoints, FILE_PERIOD, HealthConfig, Host,
+    OutboundConfig, ServiceConfig, parse_endpoint,
 };
 use crate::pool::Upstream;
 use core::num::{NonZeroU32, NonZeroUsize};
@@ -81,6 +81,7 @@ struct Service {
     datacenters: Vec<Datacenter>,
     cost: Option<Span>,
     lame_duck_wait: Option<Span>,
+    health: Option<Health>,
     #[serde(default)]
     throttle: Throttle,
     #[serde(default)]
@@ -125,6 +126,17 @@ struct Datacenter {
     name: String,
     round_trip: Span,
     cpus: text::Cpus,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Health {
+    path: Option<Place<Path>>,
+    grpc: Option<String>,
+    interval: Option<Span>,
+    timeout: Option<Span>,
+    fall: Option<NonZeroU32>,
+    rise: Option<NonZeroU32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -293,6 +305,7 @@ impl Service {
         if let Some(wait) = self.lame_duck_wait {
             config.lame_duck_wait = wait.0;
         }
+        config.health = self.health.map(|health| health.resolve(&of)).transpose()?;
         self.throttle.apply(&mut config, &of)?;
         self.retries.apply(&mut config, &of)?;
         self.timeouts.apply(&mut config, &of)?;
@@ -335,6 +348,29 @@ impl SubsetOf {
             Method::Random => SubsetPolicy::Random,
         };
         Subset { policy, client: self.client, size: self.size.get() }
+    }
+}
+
+impl Health {
+    fn resolve(self, of: &str) -> Result<HealthConfig, Wrong> {
+        let check = match (self.path, self.grpc) {
+            (Some(path), None) => Check::Http(path.0.0),
+            (None, Some(service)) => Check::Grpc(service),
+            _ => {
+                let what = format!("health {of} has neither path nor grpc, or both");
+                return wrong(what, "path: /readyz, or grpc: SERVICE");
+            }
+        };
+        let mut config = HealthConfig::new(check);
+        if let Some(interval) = self.interval {
+            config.interval = positive(interval, &format!("health.interval {of}"))?;
+        }
+        if let Some(timeout) = self.timeout {
+            config.timeout = positive(timeout, &format!("health.timeout {of}"))?;
+        }
+        config.fall = self.fall.unwrap_or(config.fall);
+        config.rise = self.rise.unwrap_or(config.rise);
+        Ok(config)
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::outbound::{Endpoints, OutboundConfig};
+use crate::outbound::{Check, Endpoints, OutboundConfig};
 use tidegate::Cost;
 use tidegate::client::{Balance, Repeat};
 use tidegate_core::spillover::DatacenterId;
@@ -157,6 +157,7 @@ services:
     datacenters: [{ name: us, round_trip: 90ms, cpus: 4 }, { name: eu, round_trip: 1ms, cpus: 2 }]
     cost: 5ms
     lame_duck_wait: 7s
+    health: { grpc: shop.Shop, interval: 2s, timeout: 500ms, fall: 4, rise: 1 }
     throttle: { multiplier: 1.1, window: 1m, requests_min: 5 }
     retries: { attempts: 2, budget_percent: 20, min_per_second: 1, repeat: all, body_max: 9 }
     timeouts: { connect: 2s, answer: 3s, attempt: 1s, idle: 6s }
@@ -186,6 +187,11 @@ services:
     assert_eq!(subset.size, 20);
     assert_eq!(shop.datacenters[1].round_trip, Duration::from_millis(1));
     assert_eq!((shop.cost, shop.lame_duck_wait), (Cost::from_millis(5), Duration::from_secs(7)));
+    let health = shop.health.as_ref().unwrap();
+    assert_eq!(health.check, Check::Grpc("shop.Shop".to_owned()));
+    assert_eq!(health.interval, Duration::from_secs(2));
+    assert_eq!(health.timeout, Duration::from_millis(500));
+    assert_eq!((health.fall.get(), health.rise.get()), (4, 1));
     assert_eq!((shop.throttle.multiplier.get(), shop.throttle.requests_min), (1.1, 5));
     assert_eq!(shop.throttle.window, Duration::from_secs(60));
     assert_eq!((shop.retries.attempts_max.get(), shop.budget.ratio.get()), (2, 0.2));
@@ -219,6 +225,9 @@ fn what_is_wrong_with_a_service_is_refused_with_what_would_be_right() {
         ("dns: 'a:1', retries: { budget_percent: 101 }", "`101`", "0 to 100"),
         ("dns: 'a:1', retries: { attempts: 0 }", "", ""),
         ("dns: 'a:1', timeouts: { answer: 0s }", "timeouts.answer", "more than zero"),
+        ("dns: 'a:1', health: {}", "neither path nor grpc", "path: /readyz"),
+        ("dns: 'a:1', health: { path: x }", "`x` is no path", "/readyz"),
+        ("dns: 'a:1', health: { path: /x, interval: 0s }", "health.interval", "more than zero"),
         ("dns: 'a:1', upstream: 'a:1'", "upstream", ""),
     ] {
         let text = format!("services: [{{ name: shop, listen: '127.0.0.1:7001', {rest} }}]");

@@ -25,9 +25,20 @@ use tidegate_wire::protocol::Protocol;
 use tidegate_wire::{attempt, criticality, deadline};
 use tower_service::Service;
 
-/// What goes to endpoints: a caller's body, or none where we ask ourselves.
-#[derive(Debug, Default)]
-pub(super) struct Content(pub(super) Option<RequestBody>);
+/// What goes to endpoints.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A caller's body.
+    Theirs(RequestBody),
+    /// What we ask ourselves.
+    Ours(Option<Bytes>),
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Ours(None)
+    }
+}
 
 /// As far as it is short it can be sent twice.
 pub(super) type Sent = Replay<Content>;
@@ -118,17 +129,23 @@ impl Body for Content {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.0 {
-            Some(body) => Pin::new(body).poll_frame(context),
-            None => Poll::Ready(None),
+        match &mut *self {
+            Self::Theirs(body) => Pin::new(body).poll_frame(context),
+            Self::Ours(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Body::is_end_stream)
+        match self {
+            Self::Theirs(body) => body.is_end_stream(),
+            Self::Ours(bytes) => bytes.is_none(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        match self {
+            Self::Theirs(body) => body.size_hint(),
+            Self::Ours(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+        }
     }
 }

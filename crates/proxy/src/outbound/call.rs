@@ -81,7 +81,7 @@ async fn call(
     extensions.clear();
     extensions.insert(ticket.criticality());
     extensions.insert(TriedBefore(ticket.attempt().saturating_sub(1)));
-    let request: Request<Sent> = request.map(|body| Replay::new(Content(Some(body))));
+    let request: Request<Sent> = request.map(|body| Replay::new(Content::Theirs(body)));
     let answer = match poll_fn(|context| client.poll_ready(context)).await {
         Ok(()) => client.call(request).await,
         Err(error) => Err(error),

@@ -4,6 +4,7 @@
 //! said there, and what is not said here is as it is there.
 
 use super::endpoints::InvalidEndpoints;
+use super::health::HealthConfig;
 use crate::config::connection_limits;
 use crate::pool::{PoolConfig, Upstream};
 use core::fmt;
@@ -103,6 +104,8 @@ pub struct ServiceConfig {
     pub cost: Cost,
     /// How long an endpoint is left alone that has said it shuts down.
     pub lame_duck_wait: Duration,
+    /// How endpoints are asked whether they serve; they are not if not said.
+    pub health: Option<HealthConfig>,
     /// How calls are throttled.
     pub throttle: ThrottleConfig,
     /// How often a call is tried.
@@ -139,6 +142,7 @@ impl ServiceConfig {
             // What a task thinks a request costs before it knows of any.
             cost: Cost::from_millis(1),
             lame_duck_wait: Duration::from_secs(30),
+            health: None,
             throttle: ThrottleConfig::default(),
             retries: RetryPolicy::default(),
             budget: BudgetConfig::default(),

@@ -26,6 +26,7 @@ mod call;
 mod config;
 mod discovery;
 mod endpoints;
+mod health;
 mod probe;
 
 pub use config::{
@@ -34,11 +35,13 @@ pub use config::{
 };
 pub use endpoints::InvalidEndpoints;
 pub(crate) use endpoints::parse as parse_endpoint;
+pub use health::{Check, HealthConfig};
 
 use crate::run::{self, Proxy, ProxyError, Setting};
 use at::{At, Says};
 use call::{About, Outbound};
 use core::time::Duration;
+use health::Checker;
 use probe::Probe;
 use std::sync::Arc;
 use tidegate::Task;
@@ -132,6 +135,14 @@ fn balancer(
         .lame_duck_wait(service.lame_duck_wait);
     if matches!(service.balance, Balance::Prequal(_)) {
         builder = builder.prober(Probe::new(service.probe.clone(), pool.protocol));
+    }
+    if let Some(health) = &service.health {
+        builder = builder.reporter(Checker {
+            config: health.clone(),
+            protocol: pool.protocol,
+            about: format!("endpoints of {}", service.name),
+            voice: voice.clone(),
+        });
     }
     if let Some(subset) = service.subset {
         builder = builder.subset(subset);

@@ -27,7 +27,7 @@ impl Probe {
 
 impl Prober<At> for Probe {
     fn probe(&self, endpoint: &Endpoint, at: At) -> BoxFuture<'static, Option<ProbeAnswer>> {
-        let addressed = Addressed::new(at, endpoint, self.protocol);
+        let addressed = Addressed::new(at, endpoint, self.protocol == Protocol::Http2);
         self.http.probe(endpoint, addressed)
     }
 }
@@ -41,12 +41,12 @@ pub(super) struct Addressed {
 }
 
 impl Addressed {
-    pub(super) fn new(at: At, endpoint: &Endpoint, protocol: Protocol) -> Self {
+    pub(super) fn new(at: At, endpoint: &Endpoint, http2: bool) -> Self {
         // A socket in the file system is at no host.
         let host = HeaderValue::from_str(endpoint.address()).ok();
         let host = host.filter(|_| !endpoint.address().starts_with("unix:"));
         let host = host.unwrap_or(HeaderValue::from_static("localhost"));
-        Self { at, host, http2: protocol == Protocol::Http2 }
+        Self { at, host, http2 }
     }
 }
 

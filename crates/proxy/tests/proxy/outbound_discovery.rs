@@ -2,15 +2,17 @@
 
 use crate::support::{Running, client, outbound, program, service, text};
 use bytes::Bytes;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use http::{Request, Response};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use tidegate_proxy::outbound::{Endpoints, Resolver, Voice};
+use tidegate_proxy::outbound::{Check, Endpoints, HealthConfig, Resolver, Voice};
 use tokio::sync::mpsc;
 
 /// Short, so that the tests are.
@@ -153,4 +155,47 @@ async fn the_nearest_datacenter_serves_and_what_does_not_fit_goes_on() {
     let mut client = client(proxy.address()).await;
     assert_eq!(ask(&mut client).await, "near");
     while ask(&mut client).await != "far" {}
+}
+
+#[tokio::test]
+async fn who_says_that_it_is_not_well_gets_nothing() {
+    let well = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&well);
+    let one = program(move |request: Request<Incoming>| {
+        let sick = request.uri().path() == "/health" && !asked.load(Ordering::SeqCst);
+        let response = Response::builder().status(if sick { 503 } else { 200 });
+        async { response.body(Full::new(Bytes::from_static(b"one"))).unwrap() }
+    })
+    .await;
+    let mut service = service(&[one, named("two").await]);
+    let mut health = HealthConfig::new(Check::Http("/health".parse().unwrap()));
+    health.interval = PERIOD;
+    service.health = Some(health);
+    let mut config = outbound(service);
+    let (voice, mut heard) = voice();
+    config.voice = voice;
+    let proxy = Running::start(config);
+    let mut client = client(proxy.address()).await;
+    while ask(&mut client).await != "one" {}
+
+    well.store(false, Ordering::SeqCst);
+    let about = format!("endpoints of shop: {one}");
+    let said = tokio::select! {
+        said = heard.recv() => said.unwrap(),
+        () = keep_asking(proxy.address()) => unreachable!(),
+    };
+    assert_eq!(said, format!("{about} fails its health checks"));
+    for _ in 0..20 {
+        assert_eq!(ask(&mut client).await, "two");
+    }
+    well.store(true, Ordering::SeqCst);
+    assert_eq!(heard.recv().await.unwrap(), format!("{about} is well again"));
+    while ask(&mut client).await != "one" {}
+}
+
+async fn keep_asking(address: SocketAddr) {
+    let mut client = client(address).await;
+    loop {
+        ask(&mut client).await;
+    }
 }

@@ -27,6 +27,10 @@ impl Health for Backend {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
+        if request.get_ref().service == "sick" {
+            let status = ServingStatus::NotServing.into();
+            return Ok(Response::new(HealthCheckResponse { status }));
+        }
         self.came.lock().unwrap().push(request.metadata().clone());
         assert_eq!(request.into_inner().service, "stock");
         match self.refuses {
@@ -157,4 +161,34 @@ async fn nobody_at_home_is_unavailable() {
     let status = client.check(question()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.metadata().get("x-tidegate-reason").unwrap(), "upstream_unreachable");
+}
+
+#[tokio::test]
+async fn health_is_asked_for_by_name() {
+    use tidegate_proxy::outbound::{Check, HealthConfig, Voice};
+    let (_, address) = Backend::start(None).await;
+    for (name, well) in [("stock", true), ("sick", false)] {
+        let (backend, address) =
+            if well { Backend::start(None).await } else { (Backend::default(), address) };
+        let mut service = service(&[address]);
+        let mut health = HealthConfig::new(Check::Grpc(name.to_owned()));
+        health.interval = std::time::Duration::from_millis(5);
+        service.health = Some(health);
+        let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let mut config = outbound(service);
+        config.voice = Voice::new(move |line| _ = said.send(line.to_owned()));
+        let (_proxy, mut client) = connect(config).await;
+        // The only one there is gets calls whatever its health.
+        client.check(question()).await.unwrap();
+        if well {
+            // One is the call; the others, which asked the same, are checks.
+            while backend.count() < 5 {
+                tokio::task::yield_now().await;
+            }
+            assert!(heard.try_recv().is_err());
+        } else {
+            assert!(heard.recv().await.unwrap().ends_with("fails its health checks"));
+            client.check(question()).await.unwrap();
+        }
+    }
 }
