@@ -1,13 +1,13 @@
 //! Whether endpoints serve, asked rather than found out by calls that fail.
 //!
 //! Each endpoint is asked in an interval of its own, over the same kind of connection as calls. So
-//! many bad answers in a row take it out, so many good ones take it back in; what is between changes
-//! nothing, as one lost answer is chance. An endpoint that is out gets no calls; if all are out they
-//! get them all the same, since checks that fail everywhere say more about the checks.
+//! many bad answers in a row take it out, so many good ones take it back in; what is between
+//! changes nothing, as one lost answer is chance. An endpoint that is out gets no calls; if all are
+//! out they get them all the same, since checks that fail everywhere say more about the checks.
 //!
-//! **When it is wrong.** A check that is answered by something other than what serves calls tells of
-//! that. Checks begin with the first call, and each proxy makes its own: a thousand clients with an
-//! interval of 5 s ask each endpoint two hundred times a second. Subsets keep that down.
+//! **When it is wrong.** A check that is answered by something other than what serves calls tells
+//! of that. Checks begin with the first call, and each proxy makes its own: a thousand clients with
+//! an interval of 5 s ask each endpoint two hundred times a second. Subsets keep that down.
 
 use super::at::{At, Content, Sent};
 use super::config::Voice;

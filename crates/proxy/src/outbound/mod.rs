@@ -11,12 +11,12 @@
 //!
 //! Throttle, retry budget and balancer of a service are one for the whole process, as what one
 //! worker has learnt is worth as much to the others; they count on lanes of their own and share no
-//! lock. Connections are each worker's own ([`at`]).
+//! lock. Connections are each worker's own (`at`).
 //!
-//! **When it is wrong.** The proxy does not know what a call means. It sends again what was refused,
-//! what never left, and what its method says can be done twice; a program that retries by itself as
-//! well multiplies that, within both budgets. A caller that hangs up takes its call with it: over
-//! HTTP/1 the connection is closed, and the backend may go on without anybody to answer to.
+//! **When it is wrong.** The proxy does not know what a call means. It sends again what was
+//! refused, what never left, and what its method says can be done twice; a program that retries by
+//! itself as well multiplies that, within both budgets. A caller that hangs up takes its call with
+//! it: over HTTP/1 the connection is closed, and the backend may work on for nobody.
 //!
 //! docs/proxy-outbound.md has every key with its unit, default and effect.
 
