@@ -577,7 +577,7 @@ impl Reporter<Backend> for Checks {
             while checked && well.changed().await.is_ok() {
                 reports.serves(*well.borrow_and_update());
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         })
     }
 }
