@@ -7,6 +7,7 @@ use crate::{Ending, Failure};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use tidegate_proxy::config::Role;
 use tidegate_quota::Config;
 
 /// The exit code if a file is refused.
@@ -49,11 +50,12 @@ fn check(name: &str, text: &str) -> Result<String, String> {
             }
             Err(refused) => Err(refused.to_string()),
         },
-        _ if is_proxy(text) => match tidegate_proxy::Config::parse(name, text) {
-            Ok(config) => {
+        _ if is_proxy(text) => match Role::parse(name, text) {
+            Ok(Role::Inbound(config)) => {
                 let mode = if config.dark { "dark" } else { "refuses what is too much" };
                 Ok(format!("a proxy at {} for {}, {mode}", config.listen, config.upstream))
             }
+            Ok(_) => Ok("a proxy for calls, in the outbound role".to_owned()),
             Err(refused) => Err(refused.to_string()),
         },
         _ => Err(format!(

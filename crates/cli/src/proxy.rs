@@ -12,6 +12,7 @@ use tidegate::Criticality;
 use tidegate::life::Phase;
 use tidegate_core::decision::Reason;
 use tidegate_proxy::config::LISTEN;
+use tidegate_proxy::config::Role;
 use tidegate_proxy::{Config, Protocol, Proxy, ProxyError, Upstream, Watch};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -87,10 +88,14 @@ const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8001)
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Options {
-    /// What the file says, and over it what the command line does.
-    fn resolve(&self) -> Result<Config, Failure> {
+    /// What the file says, and over it what the command line does, which knows the inbound role
+    /// only.
+    fn resolve(&self) -> Result<Role, Failure> {
         let mut config = if let Some(file) = &self.config {
-            read(file)?
+            match read(file)? {
+                Role::Inbound(config) => *config,
+                other => return Ok(other),
+            }
         } else {
             // Clap has seen to it that there is one of both.
             let upstream = self.upstream.clone().ok_or_else(|| refused("no upstream".into()))?;
@@ -128,17 +133,17 @@ impl Options {
         if self.trust_callers {
             config.ceiling = Criticality::CriticalPlus;
         }
-        Ok(config)
+        Ok(config.into())
     }
 }
 
-fn read(file: &Path) -> Result<Config, Failure> {
+fn read(file: &Path) -> Result<Role, Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| Failure {
         what: format!("{} cannot be read", file.display()),
         why: error.to_string(),
         next: "give the path of a file in YAML; docs/proxy.md has its keys",
     })?;
-    Config::parse(&file.display().to_string(), &text).map_err(|error| refused(error.to_string()))
+    Role::parse(&file.display().to_string(), &text).map_err(|error| refused(error.to_string()))
 }
 
 fn refused(why: String) -> Failure {
@@ -147,13 +152,11 @@ fn refused(why: String) -> Failure {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
-    let config = options.resolve()?;
-    let dark = config.dark;
+    let role = options.resolve()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failure(&error.into()))?;
-    let upstream = config.upstream.clone();
-    let mut proxy = Proxy::start(config).map_err(|error| failure(&error))?;
-    announce(&proxy, &upstream, dark);
+    let mut proxy = Proxy::start(role.clone()).map_err(|error| failure(&error))?;
+    announce(&proxy, &role);
     runtime.block_on(watch_over(&mut proxy, options));
     let task = proxy.task().clone();
     proxy.join().map_err(|error| failure(&error))?;
@@ -204,10 +207,9 @@ async fn watch_over(proxy: &mut Proxy, options: &Options) {
 fn reload(proxy: &mut Proxy, options: &Options) {
     match options.resolve() {
         Err(Failure { what, why, .. }) => say(&format!("{what}, it goes on as before: {why}")),
-        Ok(config) => {
-            let dark = config.dark;
-            let restart = proxy.reload(config);
-            say(&format!("read anew: {}", mode(dark)));
+        Ok(role) => {
+            let restart = proxy.reload(role);
+            say(&format!("read anew: {}", mode(proxy.task().gate().is_dark())));
             if !restart.is_empty() {
                 say(&format!("needs a restart to take effect: {}", restart.join(", ")));
             }
@@ -245,10 +247,16 @@ fn counts(proxy: &Proxy) -> Counts {
     Counts { came: came.sum(), refused }
 }
 
-fn announce(proxy: &Proxy, upstream: &Upstream, dark: bool) {
-    say(&format!("listening at http://{} for {upstream}", proxy.address()));
-    say(&format!("mode: {}", mode(dark)));
-    say(&format!("watching {}", proxy.watched()));
+fn announce(proxy: &Proxy, role: &Role) {
+    if let Role::Inbound(config) = role {
+        say(&format!("listening at http://{} for {}", proxy.address(), config.upstream));
+        say(&format!("mode: {}", mode(config.dark)));
+        say(&format!("watching {}", proxy.watched()));
+    } else {
+        for (service, address) in proxy.services() {
+            say(&format!("listening at http://{address} for calls to {service}"));
+        }
+    }
     if let Some(page) = proxy.page() {
         say(&format!("dashboard at http://{}", page.address()));
     }

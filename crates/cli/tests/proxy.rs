@@ -34,8 +34,12 @@ struct Proxy {
 
 impl Proxy {
     fn start(arguments: &[&str]) -> Self {
+        Self::run(&[&["--listen", "127.0.0.1:0", "--admin", "off"], arguments].concat())
+    }
+
+    fn run(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.args(["proxy", "--listen", "127.0.0.1:0", "--admin", "off"]).args(arguments);
+        command.arg("proxy").args(arguments);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut proxy = Self { child, lines, address: String::new() };
@@ -122,6 +126,19 @@ fn a_file_is_read_again_and_a_bad_one_changes_nothing() {
     std::fs::write(&path, format!("{good}workers: 7\n")).unwrap();
     proxy.said("needs a restart to take effect: workers");
     assert!(proxy.ask().contains("200 OK"));
+}
+
+#[test]
+fn a_file_may_give_it_the_other_role() {
+    let upstream = program();
+    let text = format!(
+        "role: outbound\nservices:\n- name: shop\n  listen: 127.0.0.1:0\n  \
+         endpoints: ['{upstream}']\n"
+    );
+    let path = file("outbound.yaml", &text);
+    let proxy = Proxy::run(&["--config", path.to_str().unwrap()]);
+    let answer = proxy.ask();
+    assert!(answer.ends_with("ok"), "{answer}");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! on without its caller until the program has answered, and counts as in flight until then.
 
 use crate::hop::{self, Unforwardable};
-use crate::pool::{Answer, Failure, Lease, Pool};
+use crate::pool::{Failure, Leased, Pool};
 use crate::refuse::Refusal;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -17,7 +17,6 @@ use core::time::Duration;
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ pub(crate) async fn forward(
     answer_timeout: Option<Duration>,
     mut request: Request<RequestBody>,
     ticket: Ticket,
-) -> Response<ProxyBody> {
+) -> Response<ProxyBody<Leased<RequestBody>>> {
     let protocol = ticket.protocol();
     let http2 = pool.is_http2(protocol == Protocol::Grpc);
     let upgrade = !http2 && hop::wants_upgrade(&request);
@@ -61,34 +60,35 @@ pub(crate) async fn forward(
 }
 
 /// The head of the answer has come.
-fn answered(
-    Answer { mut response, lease }: Answer<RequestBody>,
+pub(crate) fn answered<B>(
+    mut response: Response<B>,
     mut ticket: Ticket,
     client: Option<OnUpgrade>,
-) -> Response<ProxyBody> {
+) -> Response<ProxyBody<B>>
+where
+    B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+{
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return switched(response, lease, ticket, client);
+        return switched(response, ticket, client);
     }
     hop::strip(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     let (mut head, incoming) = response.into_parts();
     let over = incoming.is_end_stream();
     ticket.answered(head.status, &mut head.headers, over);
-    let mut body = Forwarded { incoming, ticket: Some(ticket), lease };
+    let body = Forwarded { incoming, ticket: Some(ticket).filter(|_| !over) };
     if over {
-        body.end();
         return Response::from_parts(head, ProxyBody::ours(Bytes::new()));
     }
     Response::from_parts(head, ProxyBody { kind: Kind::Theirs(body) })
 }
 
 /// The program changes the protocol: what follows is none of our business, and no request.
-fn switched(
-    mut response: Response<Incoming>,
-    lease: Option<Lease<RequestBody>>,
+fn switched<B: Send + 'static>(
+    mut response: Response<B>,
     mut ticket: Ticket,
     client: Option<OnUpgrade>,
-) -> Response<ProxyBody> {
+) -> Response<ProxyBody<B>> {
     let Some(client) = client else {
         // Nobody has asked for that.
         ticket.failed();
@@ -97,14 +97,15 @@ fn switched(
     let program = hyper::upgrade::on(&mut response);
     let protocol = response.headers().get(UPGRADE).cloned();
     hop::strip(response.headers_mut());
-    let (mut head, _) = response.into_parts();
+    let (mut head, body) = response.into_parts();
     head.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
         head.headers.insert(UPGRADE, protocol);
     }
     ticket.answered(head.status, &mut head.headers, true);
     tokio::spawn(async move {
-        let _lease = lease;
+        // Its connection.
+        let _body = body;
         // If one of them does not come, there is nobody to tell.
         if let (Ok(client), Ok(program)) = tokio::join!(client, program) {
             let (mut client, mut program) = (TokioIo::new(client), TokioIo::new(program));
@@ -116,17 +117,17 @@ fn switched(
 
 /// The body of an answer: the program's, or a short one of ours.
 #[derive(Debug)]
-pub(crate) struct ProxyBody {
-    kind: Kind,
+pub(crate) struct ProxyBody<B> {
+    kind: Kind<B>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum Kind<B> {
     Ours(Option<Bytes>),
-    Theirs(Forwarded),
+    Theirs(Forwarded<B>),
 }
 
-impl ProxyBody {
+impl<B> ProxyBody<B> {
     pub(crate) fn ours(bytes: Bytes) -> Self {
         Self { kind: Kind::Ours(Some(bytes).filter(|bytes| !bytes.is_empty())) }
     }
@@ -134,21 +135,13 @@ impl ProxyBody {
 
 /// The request is in flight until this has ended.
 #[derive(Debug)]
-struct Forwarded {
-    incoming: Incoming,
+struct Forwarded<B> {
+    incoming: B,
+    /// None once all of it was read: the request is done.
     ticket: Option<Ticket>,
-    lease: Option<Lease<RequestBody>>,
 }
 
-impl Forwarded {
-    /// All of it was read: the request is done, and its connection is free.
-    fn end(&mut self) {
-        self.ticket = None;
-        if let Some(lease) = self.lease.take() {
-            lease.give_back();
-        }
-    }
-
+impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Forwarded<B> {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
@@ -161,22 +154,21 @@ impl Forwarded {
                     ticket.trailers(trailers);
                 }
                 if frame.is_trailers() || self.incoming.is_end_stream() {
-                    self.end();
+                    self.ticket = None;
                 }
             }
-            None => self.end(),
+            None => self.ticket = None,
             Some(Err(_)) => {
                 if let Some(mut ticket) = self.ticket.take() {
                     ticket.failed();
                 }
-                self.lease = None;
             }
         }
         Poll::Ready(frame)
     }
 }
 
-impl Drop for Forwarded {
+impl<B> Drop for Forwarded<B> {
     fn drop(&mut self) {
         // The caller has gone away in the middle of it.
         if let Some(ticket) = &mut self.ticket {
@@ -185,7 +177,7 @@ impl Drop for Forwarded {
     }
 }
 
-impl Body for ProxyBody {
+impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for ProxyBody<B> {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -1,7 +1,7 @@
 //! The role beside a program: lets in what it can do.
 
-use crate::exchange::{ProxyBody, forward};
-use crate::pool::Pool;
+use crate::exchange::{self, forward};
+use crate::pool::{Leased, Pool};
 use crate::refuse::Refusal;
 use core::convert::Infallible;
 use core::pin::Pin;
@@ -15,6 +15,8 @@ use tidegate::server::Admission;
 use tidegate_wire::protocol::Protocol;
 use tokio::time::Sleep;
 use tower_service::Service;
+
+type ProxyBody = exchange::ProxyBody<Leased<RequestBody>>;
 
 /// Decides about each request of a connection, and hands it on.
 #[derive(Debug, Clone)]

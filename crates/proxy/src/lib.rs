@@ -11,20 +11,25 @@
 //! ```
 //!
 //! One thread a core, each with a runtime, a listener and a pool of its own, so that a request
-//! never leaves its core ([`run`]). What the gate decides is `tidegate`'s; the protocols are
-//! hyper's; what is here is what stands between: which headers pass ([`hop`]), where a request goes
-//! ([`pool`]), what becomes of its answer, and what can be seen of a program ([`watch`]).
+//! never leaves its core. What the gate decides is `tidegate`'s; the protocols are hyper's; what is
+//! here is what stands between: which headers pass ([`hop`]), where a request goes ([`pool`]), what
+//! becomes of its answer, and what can be seen of a program ([`watch`]).
+//!
+//! That is the inbound role. In the other the proxy stands beside a client, and its calls go out
+//! through `tidegate`'s client layer and balancer ([`outbound`]).
 
 pub mod config;
 mod exchange;
 pub mod hop;
 mod inbound;
+pub mod outbound;
 pub mod pool;
 mod refuse;
 mod run;
 pub mod watch;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Role};
+pub use outbound::{OutboundConfig, ServiceConfig};
 pub use pool::{Protocol, Upstream};
 pub use run::{Proxy, ProxyError};
 pub use watch::Watch;

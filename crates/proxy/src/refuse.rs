@@ -6,6 +6,7 @@
 //! | the program hung up before it answered | 502 | `UNKNOWN` | nobody knows what it has done |
 //! | the caller's deadline, or our own limit, has passed | 504 | `DEADLINE_EXCEEDED` | nobody waits |
 //! | the request cannot be handed on | 400, 405 | `INTERNAL` | no |
+//! | there is no endpoint to send it to | 503 | `UNAVAILABLE` | yes: it did not begin |
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -22,6 +23,7 @@ pub(crate) enum Refusal {
     TooLate,
     BadRequest,
     NoTunnels,
+    NoEndpoint,
 }
 
 impl Refusal {
@@ -56,6 +58,12 @@ impl Refusal {
                 Code::Internal,
                 "no_tunnels",
                 "CONNECT is not for this proxy",
+            ),
+            Self::NoEndpoint => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                Code::Unavailable,
+                "no_endpoint",
+                "there is no endpoint to send to",
             ),
         }
     }

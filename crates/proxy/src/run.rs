@@ -1,7 +1,7 @@
 //! A proxy, from its configuration to its end.
 //!
 //! ```text
-//! main --- one thread a core: runtime, listener (SO_REUSEPORT), pool
+//! main --- one thread a core: runtime, listeners (SO_REUSEPORT), pools
 //!   |----- the sampler, the finder: see `tidegate` and `watch`
 //!   '----- the admin page
 //! ```
@@ -9,11 +9,17 @@
 //! All is bound before anything is served: a port that is taken is an error at the start. A worker
 //! that cannot go on takes the others with it, as half a proxy would only look like one.
 
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::inbound::Inbound;
-use crate::pool::{Pool, PoolConfig, Upstream};
+use crate::outbound::{self, InvalidEndpoints};
+use crate::pool::Pool;
+use bytes::Bytes;
+use core::cell::Cell;
+use core::convert::Infallible;
 use core::num::NonZeroUsize;
-use core::time::Duration;
+use futures_util::future::try_join_all;
+use http::{Request, Response};
+use http_body::Body;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,12 +29,13 @@ use tidegate::admin::{Admin, AdminError, Page};
 use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::{Life, Phase};
-use tidegate::serve::{self, Limits, ServeError};
+use tidegate::serve::{self, Limits, RequestBody, ServeError};
 use tidegate::signals::linux;
 use tidegate::task::BuildError;
 use tidegate_core::connection::gate::ConnectionGate;
 use tidegate_core::units::InvalidNumber;
 use tidegate_wire::customer::Identities;
+use tower_service::Service;
 
 /// Connections that wait to be taken, at each worker.
 const BACKLOG: u32 = 1024;
@@ -59,6 +66,9 @@ pub enum ProxyError {
     /// With these limits there would be no connections.
     #[error(transparent)]
     Connections(#[from] InvalidNumber),
+    /// It cannot be found out who there is to send to.
+    #[error(transparent)]
+    Endpoints(#[from] InvalidEndpoints),
     /// A worker ended in disorder.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -70,20 +80,32 @@ pub enum ProxyError {
 /// A proxy that runs.
 #[derive(Debug)]
 pub struct Proxy {
-    task: Task,
-    life: Life,
-    address: SocketAddr,
-    watched: String,
-    workers: Vec<JoinHandle<Result<(), ProxyError>>>,
-    page: Option<Page>,
-    config: Config,
+    pub(crate) task: Task,
+    pub(crate) life: Life,
+    /// Never empty.
+    pub(crate) services: Vec<(String, SocketAddr)>,
+    pub(crate) watched: String,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) page: Option<Page>,
+    /// As it was last told; nothing in the outbound role.
+    pub(crate) config: Option<Box<Config>>,
 }
 
+/// A thread that serves.
+pub(crate) type Worker = JoinHandle<Result<(), ProxyError>>;
+
 impl Proxy {
-    /// Starts it.
-    pub fn start(config: Config) -> Result<Self, ProxyError> {
-        let kept = config.clone();
-        let count = config.workers.map_or_else(cpus, NonZeroUsize::get);
+    /// Starts it, in the role that its configuration gives it.
+    pub fn start(role: impl Into<Role>) -> Result<Self, ProxyError> {
+        match role.into() {
+            Role::Inbound(config) => Self::inbound(*config),
+            Role::Outbound(config) => outbound::start(*config),
+        }
+    }
+
+    fn inbound(config: Config) -> Result<Self, ProxyError> {
+        let kept = Some(Box::new(config.clone()));
+        let count = worker_count(config.workers);
         let (listeners, address) = listen(config.listen, count)?;
         let seen = config.watch.start(&config.upstream)?;
         let mut builder = Task::builder(config.service.as_str())
@@ -104,34 +126,31 @@ impl Proxy {
         }
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
-        let page = match config.admin {
-            None => None,
-            Some(address) => {
-                let page = Admin::new(&task).life(life.clone()).spawn(address);
-                Some(page.map_err(|source| ProxyError::Admin { address, source })?)
-            }
-        };
+        let page = page(config.admin, &life, Admin::new(&task))?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
-        let mut workers = Vec::with_capacity(count);
-        for (number, listener) in listeners.into_iter().enumerate() {
-            let worker = Worker {
-                task: task.clone(),
-                life: life.clone(),
-                gate: Arc::clone(&gate),
-                limits: config.limits,
-                upstream: config.upstream.clone(),
-                pool: config.pool,
-                answer_timeout: config.answer_timeout,
-            };
-            let thread = std::thread::Builder::new().name(format!("tidegate-{number}"));
-            workers.push(thread.spawn(move || worker.run(listener))?);
-        }
-        Ok(Self { task, life, address, watched: seen.words, workers, page, config: kept })
+        let setting = Setting {
+            clock: task.clock().clone(),
+            life: life.clone(),
+            gate,
+            limits: config.limits,
+        };
+        let doors = listeners.into_iter().map(|listener| {
+            let pool = Pool::new(config.upstream.clone(), config.pool);
+            vec![(listener, Inbound::new(task.clone(), pool, config.answer_timeout))]
+        });
+        let workers = spawn_workers(&setting, doors)?;
+        let services = vec![(config.service, address)];
+        Ok(Self { task, life, services, watched: seen.words, workers, page, config: kept })
     }
 
-    /// Where it listens.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    /// Where it listens; in the outbound role, for its first service.
+    pub fn address(&self) -> SocketAddr {
+        self.services[0].1
+    }
+
+    /// Services by name, and where it listens for each.
+    pub fn services(&self) -> &[(String, SocketAddr)] {
+        &self.services
     }
 
     /// What is seen of the program, in words.
@@ -154,18 +173,20 @@ impl Proxy {
         &self.life
     }
 
-    /// Goes on with what `config` says, as far as that can be changed while it runs: whether it
-    /// refuses, and what customers may use. Returns the keys that need a restart, and have not
-    /// changed anything.
-    pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
-        let before = core::mem::replace(&mut self.config, config);
-        let after = &self.config;
-        self.task.set_dark(after.dark);
-        self.task.set_default_limits(after.everyone_else);
-        for (name, limits) in &after.customers {
+    /// Goes on with what it is told now, as far as that can be changed while it runs: in the
+    /// inbound role whether it refuses, and what customers may use. Returns the keys that need a
+    /// restart, and have not changed anything.
+    pub fn reload(&mut self, role: impl Into<Role>) -> Vec<&'static str> {
+        let (Role::Inbound(after), Some(config)) = (role.into(), &mut self.config) else {
+            return vec!["all of it"];
+        };
+        let before = core::mem::replace(config, after);
+        self.task.set_dark(config.dark);
+        self.task.set_default_limits(config.everyone_else);
+        for (name, limits) in &config.customers {
             self.task.set_limits(name, *limits);
         }
-        before.differences(after)
+        before.differences(config)
     }
 
     /// Waits until it has ended.
@@ -182,12 +203,25 @@ impl Proxy {
     }
 }
 
-fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// As many workers as were asked for, or as there are CPUs.
+pub(crate) fn worker_count(asked: Option<NonZeroUsize>) -> usize {
+    let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+    asked.map_or_else(cpus, NonZeroUsize::get)
+}
+
+/// The page for operators, if it is to be anywhere.
+pub(crate) fn page(
+    address: Option<SocketAddr>,
+    life: &Life,
+    admin: Admin,
+) -> Result<Option<Page>, ProxyError> {
+    let Some(address) = address else { return Ok(None) };
+    let page = admin.life(life.clone()).spawn(address);
+    page.map(Some).map_err(|source| ProxyError::Admin { address, source })
 }
 
 /// As many sockets at one address as there are workers: the kernel deals connections out to them.
-fn listen(
+pub(crate) fn listen(
     address: SocketAddr,
     count: usize,
 ) -> Result<(Vec<std::net::TcpListener>, SocketAddr), ProxyError> {
@@ -218,40 +252,76 @@ fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// What a thread needs to serve.
-struct Worker {
-    task: Task,
-    life: Life,
-    gate: Arc<ConnectionGate>,
-    limits: Limits,
-    upstream: Upstream,
-    pool: PoolConfig,
-    answer_timeout: Option<Duration>,
+thread_local! {
+    static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Worker {
-    fn run(self, listener: std::net::TcpListener) -> Result<(), ProxyError> {
-        let life = self.life.clone();
-        let ended = self.serve(listener);
-        if ended.is_err() {
-            life.stop();
-        }
-        ended
-    }
+/// The number of the worker whose thread this is, from 0.
+pub(crate) fn worker() -> usize {
+    WORKER.get()
+}
 
-    fn serve(self, listener: std::net::TcpListener) -> Result<(), ProxyError> {
+/// What all workers serve by.
+#[derive(Clone)]
+pub(crate) struct Setting {
+    pub(crate) clock: Clock,
+    pub(crate) life: Life,
+    pub(crate) gate: Arc<ConnectionGate>,
+    pub(crate) limits: Limits,
+}
+
+/// What one worker listens at, and who answers there.
+pub(crate) type Doors<S> = Vec<(std::net::TcpListener, S)>;
+
+/// A worker for each of `doors`.
+pub(crate) fn spawn_workers<S, B>(
+    setting: &Setting,
+    doors: impl Iterator<Item = Doors<S>>,
+) -> Result<Vec<Worker>, ProxyError>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+{
+    let spawn = |(number, doors): (usize, Doors<S>)| {
+        let setting = setting.clone();
+        let thread = std::thread::Builder::new().name(format!("tidegate-{number}"));
+        Ok(thread.spawn(move || {
+            WORKER.set(number);
+            let ended = setting.serve(doors);
+            if ended.is_err() {
+                setting.life.stop();
+            }
+            ended
+        })?)
+    };
+    doors.enumerate().map(spawn).collect()
+}
+
+impl Setting {
+    fn serve<S, B>(&self, doors: Doors<S>) -> Result<(), ProxyError>
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send,
+        B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+    {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            let pool = Pool::new(self.upstream, self.pool);
-            let inbound = Inbound::new(self.task.clone(), pool, self.answer_timeout);
-            serve::serve(listener, serve::each(inbound))
-                .life(self.life.clone())
-                .clock(self.task.clock().clone())
-                .executor(Executor::single_threaded(self.task.clock().clone()))
-                .connections(self.gate)
-                .limits(self.limits)
-                .await?;
+            let executor = Executor::single_threaded(self.clock.clone());
+            try_join_all(doors.into_iter().map(|(listener, service)| async {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                serve::serve(listener, serve::each(service))
+                    .life(self.life.clone())
+                    .clock(self.clock.clone())
+                    .executor(executor.clone())
+                    .connections(Arc::clone(&self.gate))
+                    .limits(self.limits)
+                    .await?;
+                Ok::<_, ProxyError>(())
+            }))
+            .await?;
             // Tunnels and what clients still send live on this runtime: it ends with the proxy.
             self.life.reached(Phase::Gone).await;
             Ok(())

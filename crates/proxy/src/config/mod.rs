@@ -14,8 +14,11 @@
 //!
 //! docs/proxy.md has every key with its unit, default and effect.
 
+mod outbound;
+mod role;
 mod text;
 
+pub use role::Role;
 pub use text::{Span, Switch};
 
 use crate::pool::{PoolConfig, Protocol, Upstream};
@@ -81,9 +84,6 @@ impl Config {
     /// A proxy at `listen` for the program at `upstream`: dark, as nobody should be refused before
     /// somebody has seen who would be.
     pub fn new(listen: SocketAddr, upstream: Upstream) -> Self {
-        let mut connections = ConnectionLimits::default();
-        // Without TLS a connection costs some 50 µs to take: at this rate a fifth of a core.
-        (connections.accepts_per_second, connections.burst) = (4_000, 4_000);
         Self {
             service: upstream.to_string(),
             listen,
@@ -94,7 +94,7 @@ impl Config {
             watch: Watch::Auto,
             cpus: None,
             limits: Limits::default(),
-            connections,
+            connections: connection_limits(),
             answer_timeout: Some(Duration::from_secs(60)),
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
@@ -136,29 +136,16 @@ impl Config {
 
     /// Reads what stands in `file`.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let options = serde_saphyr::options! {
-            // `on` and `off` are words of ours.
-            strict_booleans: true,
-            with_snippet: false,
-        };
-        let raw: Raw = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-            let error = error.without_snippet();
-            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            let (what, right) = text::explained(&error.to_string());
-            ConfigError {
-                file: file.to_owned(),
-                at: Some((line.max(1), column.max(1))),
-                what,
-                right,
-            }
-        })?;
-        raw.resolve().map_err(|(what, right)| ConfigError {
-            file: file.to_owned(),
-            at: None,
-            what,
-            right,
-        })
+        role::read::<Raw>(file, text)?.resolve().map_err(|wrong| role::refused(file, wrong))
     }
+}
+
+/// How many connections there may be to us, if nobody says.
+pub(crate) fn connection_limits() -> ConnectionLimits {
+    let mut connections = ConnectionLimits::default();
+    // Without TLS a connection costs some 50 µs to take: at this rate a fifth of a core.
+    (connections.accepts_per_second, connections.burst) = (4_000, 4_000);
+    connections
 }
 
 /// A file that was refused.
@@ -189,6 +176,8 @@ impl fmt::Display for ConfigError {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
+    #[serde(default)]
+    role: RoleName,
     upstream: Place<Upstream>,
     listen: Option<SocketAddr>,
     service: Option<String>,
@@ -211,6 +200,14 @@ struct Raw {
     #[serde(default)]
     customers: BTreeMap<String, Quota>,
     everyone_else: Option<Quota>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RoleName {
+    #[default]
+    Inbound,
+    Outbound,
 }
 
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
@@ -268,6 +265,10 @@ type Wrong = (String, String);
 
 impl Raw {
     fn resolve(self) -> Result<Config, Wrong> {
+        if self.role == RoleName::Outbound {
+            let what = "`role: outbound` has services and no upstream".to_owned();
+            return Err((what, "role: inbound, or as in docs/proxy-outbound.md".to_owned()));
+        }
         let listen = match self.listen {
             Some(listen) => listen,
             None => LISTEN.parse().map_err(|_| (String::new(), String::new()))?,
@@ -276,11 +277,7 @@ impl Raw {
         if let Some(service) = self.service {
             config.service = service;
         }
-        config.pool.protocol = match self.protocol {
-            Speaks::Auto => Protocol::Auto,
-            Speaks::H1 => Protocol::Http1,
-            Speaks::H2 => Protocol::Http2,
-        };
+        config.pool.protocol = self.protocol.into();
         config.dark = self.mode == Mode::Dark;
         config.watch = self.watch.map(|watch| watch.0).unwrap_or_default();
         config.cpus = self.cpus.map(|cpus| cpus.0);
@@ -293,13 +290,8 @@ impl Raw {
             config.ceiling = level.0;
         }
         self.timeouts.apply(&mut config)?;
-        self.connections.apply(&mut config);
-        if let Some(delay) = self.drain.delay {
-            config.life.drain_delay = delay.0;
-        }
-        if let Some(limit) = self.drain.limit {
-            config.life.drain_max = limit.0;
-        }
+        self.connections.apply(&mut config.connections, &mut config.limits);
+        self.drain.apply(&mut config.life);
         for (name, quota) in self.customers {
             let limits = quota.limits(&format!("customers.{name}"))?;
             config.customers.push((name, limits));
@@ -338,12 +330,32 @@ impl Timeouts {
 }
 
 impl Connections {
-    fn apply(self, config: &mut Config) {
-        let limits = &mut config.connections;
+    fn apply(self, limits: &mut ConnectionLimits, each: &mut Limits) {
         limits.open_max = self.open_max.unwrap_or(limits.open_max);
         limits.accepts_per_second = self.accepts_per_second.unwrap_or(limits.accepts_per_second);
         limits.burst = self.burst.unwrap_or(limits.burst);
-        config.limits.h2_streams_max = self.streams_max.unwrap_or(config.limits.h2_streams_max);
+        each.h2_streams_max = self.streams_max.unwrap_or(each.h2_streams_max);
+    }
+}
+
+impl Drain {
+    fn apply(self, life: &mut LifeConfig) {
+        if let Some(delay) = self.delay {
+            life.drain_delay = delay.0;
+        }
+        if let Some(limit) = self.limit {
+            life.drain_max = limit.0;
+        }
+    }
+}
+
+impl From<Speaks> for Protocol {
+    fn from(speaks: Speaks) -> Self {
+        match speaks {
+            Speaks::Auto => Self::Auto,
+            Speaks::H1 => Self::Http1,
+            Speaks::H2 => Self::Http2,
+        }
     }
 }
 

@@ -1,4 +1,9 @@
 use super::*;
+use crate::outbound::{Check, Endpoints, OutboundConfig};
+use tidegate::Cost;
+use tidegate::client::{Balance, Repeat};
+use tidegate_core::spillover::DatacenterId;
+use tidegate_core::subset::SubsetPolicy;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse("proxy.yaml", text).map_err(|error| error.to_string())
@@ -92,4 +97,147 @@ fn what_is_wrong_is_refused_with_what_would_be_right() {
         assert!(error.contains(what) && error.contains(right), "{text:?}: {error}");
         assert!(error.contains("\n  right: "), "{text:?}: {error}");
     }
+}
+
+fn parse_outbound(text: &str) -> Result<OutboundConfig, String> {
+    let text = format!("role: outbound\n{text}");
+    match Role::parse("proxy.yaml", &text).map_err(|error| error.to_string())? {
+        Role::Outbound(config) => Ok(*config),
+        Role::Inbound(_) => panic!("the other role"),
+    }
+}
+
+#[test]
+fn a_file_says_its_role() {
+    let inbound = "upstream: 127.0.0.1:8080";
+    for text in [inbound.to_owned(), format!("role: inbound\n{inbound}")] {
+        assert!(matches!(Role::parse("proxy.yaml", &text), Ok(Role::Inbound(_))), "{text}");
+    }
+    let error = Role::parse("proxy.yaml", "role: edge").unwrap_err().to_string();
+    assert!(error.contains("edge") && error.contains("outbound"), "{error}");
+    let error = parse(&format!("role: outbound\n{inbound}")).unwrap_err();
+    assert!(error.contains("role: inbound"), "{error}");
+}
+
+#[test]
+fn a_service_needs_little() {
+    let text = "services: [{ name: shop, listen: '127.0.0.1:7001', dns: 'shop:80' }]";
+    let config = parse_outbound(text).unwrap();
+    let service = &config.services[0];
+    assert!(matches!(&service.endpoints, Endpoints::Dns { name, period }
+        if name == "shop:80" && *period == Duration::from_secs(30)));
+    assert!(matches!(service.balance, Balance::LeastLoaded(_)));
+    assert_eq!(service.retries.attempts_max.get(), 3);
+    assert_eq!(service.budget.ratio.get(), 0.1);
+    assert!(service.propagate);
+}
+
+#[test]
+fn every_key_of_the_outbound_role_has_its_effect() {
+    let config = parse_outbound(
+        "
+name: checkout
+workers: 2
+admin: 127.0.0.1:9
+default_criticality: SHEDDABLE
+ceiling: CRITICAL
+timeouts: { header: 5s, stall: 0s }
+connections: { open_max: 7, accepts_per_second: 8, burst: 9, streams_max: 10 }
+drain: { delay: 3s, limit: 4s }
+services:
+  - name: shop
+    listen: 127.0.0.1:7001
+    endpoints: ['10.0.0.1:80 eu', 'app:80']
+    protocol: h2
+    host: shop.internal
+    policy: prequal
+    slow_start: 5s
+    probe: /load
+    subset: { client: 3, size: 20, method: deterministic }
+    datacenters: [{ name: us, round_trip: 90ms, cpus: 4 }, { name: eu, round_trip: 1ms, cpus: 2 }]
+    cost: 5ms
+    lame_duck_wait: 7s
+    health: { grpc: shop.Shop, interval: 2s, timeout: 500ms, fall: 4, rise: 1 }
+    throttle: { multiplier: 1.1, window: 1m, requests_min: 5 }
+    retries: { attempts: 2, budget_percent: 20, min_per_second: 1, repeat: all, body_max: 9 }
+    timeouts: { connect: 2s, answer: 3s, attempt: 1s, idle: 6s }
+    default_criticality: SHEDDABLE_PLUS
+    propagate: off
+  - { name: stock, listen: '127.0.0.1:7002', file: /etc/stock, period: 2s, policy: weighted }
+",
+    )
+    .unwrap();
+    assert_eq!((config.name.as_str(), config.workers), ("checkout", NonZeroUsize::new(2)));
+    assert_eq!((config.admin.unwrap().port(), config.criticality), (9, Criticality::Sheddable));
+    assert_eq!(config.limits.header_timeout, Duration::from_secs(5));
+    assert_eq!((config.limits.stall_max, config.limits.h2_streams_max), (None, 10));
+    assert_eq!((config.connections.open_max, config.connections.burst), (7, 9));
+    assert_eq!(config.life.drain_max, Duration::from_secs(4));
+    let shop = &config.services[0];
+    let Endpoints::List(list) = &shop.endpoints else { panic!("{:?}", shop.endpoints) };
+    assert_eq!((list[0].address(), list[0].datacenter()), ("10.0.0.1:80", Some(DatacenterId(1))));
+    assert_eq!((list[1].address(), list[1].datacenter()), ("app:80", None));
+    assert_eq!(shop.pool.protocol, Protocol::Http2);
+    assert!(shop.host.is_some());
+    let Balance::Prequal(prequal) = shop.balance else { panic!("{:?}", shop.balance) };
+    assert_eq!(prequal.slow_start.window, Duration::from_secs(5));
+    assert_eq!(shop.probe, "/load");
+    let subset = shop.subset.unwrap();
+    assert_eq!((subset.policy, subset.client), (SubsetPolicy::Deterministic, 3));
+    assert_eq!(subset.size, 20);
+    assert_eq!(shop.datacenters[1].round_trip, Duration::from_millis(1));
+    assert_eq!((shop.cost, shop.lame_duck_wait), (Cost::from_millis(5), Duration::from_secs(7)));
+    let health = shop.health.as_ref().unwrap();
+    assert_eq!(health.check, Check::Grpc("shop.Shop".to_owned()));
+    assert_eq!(health.interval, Duration::from_secs(2));
+    assert_eq!(health.timeout, Duration::from_millis(500));
+    assert_eq!((health.fall.get(), health.rise.get()), (4, 1));
+    assert_eq!((shop.throttle.multiplier.get(), shop.throttle.requests_min), (1.1, 5));
+    assert_eq!(shop.throttle.window, Duration::from_secs(60));
+    assert_eq!((shop.retries.attempts_max.get(), shop.budget.ratio.get()), (2, 0.2));
+    assert_eq!((shop.budget.retries_min_per_second, shop.repeat), (1, Repeat::All));
+    assert_eq!((shop.body_max, shop.pool.connect_timeout), (9, Duration::from_secs(2)));
+    assert_eq!(shop.answer_timeout, Duration::from_secs(3));
+    assert_eq!(shop.attempt_timeout, Some(Duration::from_secs(1)));
+    assert_eq!(shop.pool.idle_max, Duration::from_secs(6));
+    assert_eq!((shop.criticality, shop.propagate), (Some(Criticality::SheddablePlus), false));
+    let stock = &config.services[1];
+    assert!(matches!(&stock.endpoints, Endpoints::File { period, .. }
+        if *period == Duration::from_secs(2)));
+    assert!(matches!(stock.balance, Balance::Weighted(_)));
+}
+
+#[test]
+fn what_is_wrong_with_a_service_is_refused_with_what_would_be_right() {
+    for (rest, what, right) in [
+        ("", "not said who serves", "one of endpoints, dns and file"),
+        ("endpoints: []", "not said who serves", "one of"),
+        ("dns: 'a:1', file: /x", "not said who serves", "one of"),
+        ("endpoints: [here]", "`here` is no place", "127.0.0.1:8080"),
+        ("endpoints: ['a:1 eu']", "`eu` is no datacenter", "datacenters"),
+        ("endpoints: ['a:1'], period: 1s", "has no period", "dns or file"),
+        ("dns: '10.0.0.1:80'", "is no name", "inventory:8080"),
+        ("dns: 'a:1', period: 0s", "period of `shop` is no time", "more than zero"),
+        ("dns: 'a:1', policy: best", "best", "least_loaded"),
+        ("dns: 'a:1', probe: load", "`load` is no path", "/readyz"),
+        ("dns: 'a:1', host: 'a b'", "`a b` is no host", "inventory.internal:80"),
+        ("dns: 'a:1', throttle: { multiplier: 0.5 }", "`0.5` is no multiplier", "1 or more"),
+        ("dns: 'a:1', retries: { budget_percent: 101 }", "`101`", "0 to 100"),
+        ("dns: 'a:1', retries: { attempts: 0 }", "", ""),
+        ("dns: 'a:1', timeouts: { answer: 0s }", "timeouts.answer", "more than zero"),
+        ("dns: 'a:1', health: {}", "neither path nor grpc", "path: /readyz"),
+        ("dns: 'a:1', health: { path: x }", "`x` is no path", "/readyz"),
+        ("dns: 'a:1', health: { path: /x, interval: 0s }", "health.interval", "more than zero"),
+        ("dns: 'a:1', upstream: 'a:1'", "upstream", ""),
+    ] {
+        let text = format!("services: [{{ name: shop, listen: '127.0.0.1:7001', {rest} }}]");
+        let error = parse_outbound(&text).unwrap_err();
+        assert!(error.starts_with("proxy.yaml:"), "{rest:?}: {error}");
+        assert!(error.contains(what) && error.contains(right), "{rest:?}: {error}");
+        assert!(error.contains("\n  right: "), "{rest:?}: {error}");
+    }
+    assert!(parse_outbound("services: []").unwrap_err().contains("there are no services"));
+    let twice = "{ name: shop, listen: '127.0.0.1:7001', dns: 'a:1' }";
+    let error = parse_outbound(&format!("services: [{twice}, {twice}]")).unwrap_err();
+    assert!(error.contains("two services `shop`"), "{error}");
 }

@@ -12,12 +12,14 @@
 //! Each worker has a pool of its own: its connections live on its runtime.
 
 mod idle;
+mod leased;
+
+pub(crate) use leased::Leased;
 
 use bytes::Bytes;
 use core::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use idle::Idle;
@@ -147,23 +149,17 @@ pub(crate) struct Pool<B> {
     making: tokio::sync::Mutex<()>,
 }
 
-/// An answer, and the connection that it comes on if nobody else may use that meanwhile.
-pub(crate) struct Answer<B> {
-    pub(crate) response: Response<Incoming>,
-    pub(crate) lease: Option<Lease<B>>,
-}
-
 /// A connection of HTTP/1 in use. It goes back when the answer has come to its end, and is closed
 /// if it does not.
 #[derive(Debug)]
-pub(crate) struct Lease<B> {
+struct Lease<B> {
     pool: Arc<Pool<B>>,
     sender: http1::SendRequest<B>,
 }
 
 impl<B> Lease<B> {
     /// The answer has been read to its end.
-    pub(crate) fn give_back(self) {
+    fn give_back(self) {
         if !self.sender.is_closed() {
             let idle_max = self.pool.config.idle_max;
             self.pool.idle().put(self.sender, tokio::time::Instant::now(), idle_max);
@@ -210,11 +206,14 @@ where
         self: &Arc<Self>,
         request: Request<B>,
         http2: bool,
-    ) -> Result<Answer<B>, Failure> {
+    ) -> Result<Response<Leased<B>>, Failure> {
         if http2 { self.send_http2(request).await } else { self.send_http1(request).await }
     }
 
-    async fn send_http1(self: &Arc<Self>, mut request: Request<B>) -> Result<Answer<B>, Failure> {
+    async fn send_http1(
+        self: &Arc<Self>,
+        mut request: Request<B>,
+    ) -> Result<Response<Leased<B>>, Failure> {
         for tried in 0.. {
             let used = if tried < TRIES { self.take().await } else { None };
             let is_new = used.is_none();
@@ -225,7 +224,7 @@ where
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = Lease { pool: Arc::clone(self), sender };
-                    return Ok(Answer { response, lease: Some(lease) });
+                    return Ok(response.map(|incoming| Leased::new(incoming, Some(lease))));
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_new => request = unsent,
@@ -265,11 +264,16 @@ where
         Ok(sender)
     }
 
-    async fn send_http2(self: &Arc<Self>, mut request: Request<B>) -> Result<Answer<B>, Failure> {
+    async fn send_http2(
+        self: &Arc<Self>,
+        mut request: Request<B>,
+    ) -> Result<Response<Leased<B>>, Failure> {
         for tried in 0.. {
             let (mut sender, is_new) = self.connection_http2().await?;
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Answer { response, lease: None }),
+                Ok(response) => {
+                    return Ok(response.map(|incoming| Leased::new(incoming, None)));
+                }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_new && tried < TRIES => {
                         self.forget(&sender);

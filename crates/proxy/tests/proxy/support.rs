@@ -9,7 +9,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use tidegate_proxy::{Config, Proxy, Upstream};
+use tidegate::client::Balance;
+use tidegate_core::balance::SlowStart;
+use tidegate_proxy::outbound::Endpoints;
+use tidegate_proxy::{Config, OutboundConfig, Proxy, Role, ServiceConfig, Upstream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -23,12 +26,29 @@ pub(crate) fn config(upstream: SocketAddr) -> Config {
     config
 }
 
+/// A service at these endpoints, each in turn, whose throttle and budget are in nobody's way.
+pub(crate) fn service(endpoints: &[SocketAddr]) -> ServiceConfig {
+    let endpoints = endpoints.iter().map(|address| (*address).into()).collect();
+    let mut service = ServiceConfig::new("shop", ANY.parse().unwrap(), Endpoints::List(endpoints));
+    service.balance = Balance::RoundRobin(SlowStart::OFF);
+    service.throttle.requests_min = 1_000_000;
+    service.budget.retries_min_per_second = 10_000;
+    service
+}
+
+/// A proxy beside a client of `service`, with one worker.
+pub(crate) fn outbound(service: ServiceConfig) -> OutboundConfig {
+    let mut config = OutboundConfig::new(vec![service]);
+    config.workers = NonZeroUsize::new(1);
+    config
+}
+
 /// A proxy that ends with its test.
 pub(crate) struct Running(Option<Proxy>);
 
 impl Running {
-    pub(crate) fn start(config: Config) -> Self {
-        Self(Some(Proxy::start(config).unwrap()))
+    pub(crate) fn start(role: impl Into<Role>) -> Self {
+        Self(Some(Proxy::start(role).unwrap()))
     }
 
     pub(crate) fn get(&self) -> &Proxy {

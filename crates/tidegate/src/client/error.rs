@@ -135,6 +135,12 @@ impl Error for TimedOut {
 #[error("no endpoint to send to")]
 pub struct NoEndpoint;
 
+/// The attempt never reached a backend, as whoever was to send it knows: it could not connect, say.
+/// Such a request may be sent again whatever it does. For services of one's own below the layer.
+#[derive(Debug, thiserror::Error)]
+#[error("never sent: {0}")]
+pub struct Unsent(#[source] pub BoxError);
+
 /// `error`, what caused it, what caused that.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     let mut next = Some(error);
@@ -168,5 +174,6 @@ pub(super) fn never_sent(error: &(dyn Error + 'static)) -> bool {
         let refused = std::io::ErrorKind::ConnectionRefused;
         error.downcast_ref().is_some_and(|e: &std::io::Error| e.kind() == refused)
             || error.is::<NoEndpoint>()
+            || error.is::<Unsent>()
     })
 }

@@ -74,7 +74,7 @@ pub use balancer::{
     Subset,
 };
 pub use body::Watched;
-pub use error::{BoxError, NoEndpoint, Throttled, TimedOut};
+pub use error::{BoxError, NoEndpoint, Throttled, TimedOut, Unsent};
 pub use layer::{Builder, Layer, Repeat};
 pub use replay::{Recording, Replay, RequestBody};
 pub use service::{Body, ResponseFuture, Service, Verdict};

@@ -181,6 +181,12 @@ impl<B> Replay<B> {
     }
 }
 
+impl<B: Default> Default for Replay<B> {
+    fn default() -> Self {
+        Self::new(B::default())
+    }
+}
+
 impl<B: Send + 'static> RequestBody for Replay<B> {
     type Kept = Recording<B>;
 

@@ -34,6 +34,12 @@ impl Reports {
             self.0.bad_report();
         }
     }
+
+    /// Whether the endpoint serves, as health checks say. One that does not gets no requests, as if
+    /// it were a lame duck, until it does; with no other left it gets them all the same.
+    pub fn serves(&self, serves: bool) {
+        self.0.set_unwell(!serves);
+    }
 }
 
 impl fmt::Debug for Reports {
@@ -42,7 +48,7 @@ impl fmt::Debug for Reports {
     }
 }
 
-/// Gets load reports out of band.
+/// Gets load reports, or checks health, out of band.
 pub trait Reporter<S>: Send + Sync + 'static {
     /// Tells `reports` whatever `endpoint` reports, for as long as that goes well. It is called
     /// again a while after it has ended, and dropped when the endpoint leaves.

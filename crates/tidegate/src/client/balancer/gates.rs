@@ -160,18 +160,31 @@ pub(super) struct Member {
     pub(super) group: usize,
     pub(super) report: ReportCell,
     lame: AtomicBool,
+    /// Whether health checks say that it does not serve.
+    unwell: AtomicBool,
     gates: Arc<Gates>,
     nudge: Arc<Nudge>,
 }
 
 impl Member {
     pub(super) fn new(id: BackendId, group: usize, gates: Arc<Gates>, nudge: Arc<Nudge>) -> Self {
-        let (report, lame) = (ReportCell::default(), AtomicBool::new(false));
-        Self { id, group, report, lame, gates, nudge }
+        let (lame, unwell) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { id, group, report: ReportCell::default(), lame, unwell, gates, nudge }
     }
 
     pub(super) fn is_lame(&self) -> bool {
-        self.lame.load(Ordering::Relaxed)
+        self.lame.load(Ordering::Relaxed) || self.is_unwell()
+    }
+
+    pub(super) fn is_unwell(&self) -> bool {
+        self.unwell.load(Ordering::Relaxed)
+    }
+
+    /// Health checks say whether it serves.
+    pub(super) fn set_unwell(&self, unwell: bool) {
+        if self.unwell.swap(unwell, Ordering::Relaxed) != unwell {
+            self.nudge.now();
+        }
     }
 
     /// It wants no more requests: picks turn it down from now on, and the policy hears of it.

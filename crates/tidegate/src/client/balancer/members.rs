@@ -52,6 +52,8 @@ enum Standing {
     LameUntil(Timestamp),
     /// Discovery said so, and has to take it back.
     LameUntilAdded,
+    /// Health checks say that it does not serve, and have to take it back.
+    Unwell,
 }
 
 /// Ends with what it belongs to.
@@ -263,6 +265,18 @@ impl<S: Clone + Send + Sync + 'static> Members<S> {
         for known in self.known.iter_mut().flatten() {
             let member = &known.slot.member;
             match known.standing {
+                Standing::Serves if member.is_unwell() => {
+                    self.parts.policies[member.group].lame_duck(member.id, now);
+                    known.standing = Standing::Unwell;
+                }
+                Standing::Unwell if !member.is_unwell() => {
+                    known.standing = Standing::Serves;
+                    self.parts.policies[member.group].add(member.id, Join::Cold, now);
+                }
+                Standing::LameUntil(until) if until <= now && member.is_unwell() => {
+                    known.standing = Standing::Unwell;
+                    member.forgive();
+                }
                 Standing::Serves if member.is_lame() => {
                     self.parts.policies[member.group].lame_duck(member.id, now);
                     known.standing = Standing::LameUntil(now + self.parts.lame_duck_wait);

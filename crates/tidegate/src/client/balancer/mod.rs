@@ -337,9 +337,9 @@ where
     let Picked { slot, probes } = match shared.pick(tried, now) {
         Ok(picked) => picked,
         Err(PickError::NoRoom) => return Err(Box::new(Throttled::new(no_room(&request)))),
-        Err(PickError::Nobody) if *shared.found.borrow() => return Err(Box::new(NoEndpoint)),
         Err(PickError::Nobody) => {
-            // The sender lives as long as `shared`.
+            // Picks again also where discovery has spoken before: it may have done so since the
+            // pick. The sender lives as long as `shared`.
             let _ = shared.found.subscribe().wait_for(|found| *found).await;
             shared.pick(tried, now).map_err(|_| NoEndpoint)?
         }

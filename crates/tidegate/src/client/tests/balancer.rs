@@ -1,7 +1,7 @@
 use super::support::{Answer, Backend, answer, request};
 use crate::client::{
     Balance, Balancer, BoxError, Change, Discovery, Endpoint, HttpProber, Layer, METRIC_RIF,
-    NoEndpoint, Prober, Service, Spill, Subset, Throttled,
+    NoEndpoint, Prober, Reporter, Reports, Service, Spill, Subset, Throttled,
 };
 use bytes::Bytes;
 use core::time::Duration;
@@ -20,7 +20,7 @@ use tidegate_core::spillover::{Datacenter, DatacenterId, Resources};
 use tidegate_core::subset::{SubsetPolicy, subset};
 use tidegate_core::{Cost, CostRate};
 use tidegate_wire::orca::{self, Format, OrcaLoadReport};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tower::ServiceExt;
 use tower_layer::Layer as _;
@@ -564,5 +564,52 @@ async fn what_does_not_fit_spills_over() {
         assert!(near.abs_diff(750) <= 75, "{near} {far} {refused}");
         assert!(far.abs_diff(expected_far) <= 75, "{near} {far} {refused}");
         assert!(u32::abs_diff(refused, expected_refused) <= 75, "{near} {far} {refused}");
+    }
+}
+
+/// Tells of each endpoint what a test says.
+struct Checks(watch::Receiver<bool>);
+
+impl Reporter<Backend> for Checks {
+    fn watch(&self, endpoint: &Endpoint, _: Backend, reports: Reports) -> BoxFuture<'static, ()> {
+        let (mut well, checked) = (self.0.clone(), endpoint.address() == "a");
+        Box::pin(async move {
+            while checked && well.changed().await.is_ok() {
+                reports.serves(*well.borrow_and_update());
+            }
+            std::future::pending::<()>().await;
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_well_gets_nothing_until_it_is() {
+    let world = World::new(|_| Ok(answer(200, &[])));
+    let (well, checks) = watch::channel(true);
+    let balancer = Balancer::builder(Discovery::list(["a", "b"]), world.make())
+        .balance(Balance::RoundRobin(SlowStart::OFF))
+        .reporter(Checks(checks))
+        .build()
+        .unwrap();
+    let lame = || balancer.backends().iter().filter(|backend| backend.lame_duck).count();
+    let ten = || async {
+        let before = world.counts();
+        for _ in 0..10 {
+            balancer.clone().oneshot(request()).await.unwrap();
+        }
+        let after = world.counts();
+        (
+            after[0].1 - before.first().map_or(0, |a| a.1),
+            after[1].1 - before.last().map_or(0, |b| b.1),
+        )
+    };
+    assert_eq!(ten().await, (5, 5));
+    // Longer than a lame duck is left alone: only checks take it back in.
+    for (says, counts, out) in [(false, (0, 10), 1), (true, (5, 5), 0), (false, (0, 10), 1)] {
+        well.send(says).unwrap();
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!((ten().await, lame()), (counts, out), "{says}");
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!((ten().await, lame()), (counts, out), "{says}, later");
     }
 }

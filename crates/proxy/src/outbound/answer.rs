@@ -1,0 +1,103 @@
+//! What the program gets: the backend's answer, or why there is none.
+//!
+//! | what happened | HTTP | gRPC | may the program try again |
+//! |---|---|---|---|
+//! | throttled here, never sent | 503 | `UNAVAILABLE` | no: it would be held back as well |
+//! | no datacenter has room | 503 | `RESOURCE_EXHAUSTED` | no |
+//! | its deadline has passed, or our own limit | 504 | `DEADLINE_EXCEEDED` | nobody waits |
+//! | the rest | see [`refuse`](crate::refuse) | | |
+
+use super::at::Sent;
+use crate::pool::{Failure, Leased};
+use crate::refuse::Refusal;
+use bytes::Bytes;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use http::{Response, Version};
+use http_body::{Body, Frame, SizeHint};
+use std::error::Error;
+use tidegate::client::{self, Balanced, BoxError, NoEndpoint, Throttled, TimedOut, Watched};
+use tidegate_core::decision::Reason;
+use tidegate_wire::grpc::Code;
+use tidegate_wire::headers::GRPC_STATUS;
+use tidegate_wire::protocol::Protocol;
+
+/// The answer to a call that ended in `error`.
+pub(super) fn refused(error: &BoxError, protocol: Protocol, version: Version) -> Response<Bytes> {
+    let error: &(dyn Error + 'static) = &**error;
+    if let Some(throttled) = Throttled::find(error) {
+        let mut response = throttled.respond(protocol, version);
+        // The backend is not exhausted: we guess that it would refuse. Pushback says not to retry.
+        if throttled.reason() == Reason::Throttled && protocol == Protocol::Grpc {
+            response.headers_mut().insert(&GRPC_STATUS, Code::Unavailable.value());
+        }
+        return response;
+    }
+    let refusal = if TimedOut::find(error).is_some() {
+        Refusal::TooLate
+    } else if find::<NoEndpoint>(error).is_some() {
+        Refusal::NoEndpoint
+    } else {
+        match find::<Failure>(error) {
+            Some(Failure::Connect(_) | Failure::ConnectTimeout) => Refusal::Unreachable,
+            _ => Refusal::Broken,
+        }
+    };
+    refusal.respond(protocol)
+}
+
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// What the layer hands on.
+type Watching = client::Body<Watched<Leased<Sent>, Balanced>>;
+
+/// The backend's body, which knows its end.
+///
+/// Whoever watches a body wants to be polled once more after its last byte, and so lets it end no
+/// earlier. A server that has written as much as was promised does not poll again: for us such a
+/// call would have been abandoned. What is left is zero by then, unless trailers follow, which over
+/// HTTP/1 they cannot where a length was promised.
+#[derive(Debug)]
+pub(super) struct Whole {
+    inner: Pin<Box<Watching>>,
+    http1: bool,
+    begun: bool,
+}
+
+impl Whole {
+    pub(super) fn new(body: Watching, version: Version) -> Self {
+        Self { inner: Box::pin(body), http1: version != Version::HTTP_2, begun: false }
+    }
+}
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(self.inner.as_mut().poll_frame(context));
+        self.begun = true;
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let nothing_left = || self.inner.size_hint().exact() == Some(0);
+        self.inner.is_end_stream() || ((self.http1 || !self.begun) && nothing_left())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,137 @@
+//! One call of the program's, on its way to the backends.
+
+use super::answer::{Whole, refused};
+use super::at::{At, Content, Sent, TriedBefore};
+use super::config::Host;
+use crate::exchange::{ProxyBody, answered};
+use crate::hop::{self, Unforwardable};
+use crate::pool::Protocol as Speaks;
+use crate::refuse::Refusal;
+use bytes::Bytes;
+use core::convert::Infallible;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use http::header::HOST;
+use http::{Request, Response};
+use std::sync::Arc;
+use tidegate::client::{self, Balancer, Replay};
+use tidegate::serve::RequestBody;
+use tidegate::server::{Admission, Ticket};
+use tidegate::{Criticality, Task};
+use tidegate_wire::protocol::Protocol;
+use tower_service::Service;
+
+/// Sends the calls of a connection to one service.
+#[derive(Debug, Clone)]
+pub(super) struct Outbound {
+    pub(super) task: Task,
+    pub(super) client: client::Service<Balancer<At>>,
+    pub(super) about: Arc<About>,
+}
+
+/// What is the same for all calls to a service.
+#[derive(Debug)]
+pub(super) struct About {
+    pub(super) name: String,
+    pub(super) protocol: Speaks,
+    pub(super) host: Option<Host>,
+    pub(super) criticality: Option<Criticality>,
+}
+
+type Answer = Response<ProxyBody<Whole>>;
+
+impl Service<Request<RequestBody>> for Outbound {
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        let about = &self.about;
+        match self.task.admit(&request, Some(&about.name), about.criticality) {
+            Admission::Rejected(response) => {
+                Box::pin(core::future::ready(Ok(response.map(ProxyBody::ours))))
+            }
+            Admission::Admitted(ticket) => {
+                let (client, about) = (self.client.clone(), Arc::clone(about));
+                Box::pin(async move { Ok(call(client, &about, request, ticket).await) })
+            }
+        }
+    }
+}
+
+async fn call(
+    mut client: client::Service<Balancer<At>>,
+    about: &About,
+    mut request: Request<RequestBody>,
+    ticket: Ticket,
+) -> Answer {
+    let (protocol, version) = (ticket.protocol(), request.version());
+    let http2 = about.http2(protocol);
+    let upgrade = !http2 && hop::wants_upgrade(&request);
+    let tunnel = upgrade.then(|| hyper::upgrade::on(&mut request));
+    if let Err(wrong) = about.address(&mut request, http2, upgrade) {
+        return failed(ticket, wrong.respond(protocol));
+    }
+    let extensions = request.extensions_mut();
+    extensions.clear();
+    extensions.insert(ticket.criticality());
+    extensions.insert(TriedBefore(ticket.attempt().saturating_sub(1)));
+    let request: Request<Sent> = request.map(|body| Replay::new(Content::Theirs(body)));
+    let answer = match poll_fn(|context| client.poll_ready(context)).await {
+        Ok(()) => client.call(request).await,
+        Err(error) => Err(error),
+    };
+    match answer {
+        Ok(response) => {
+            let version = response.version();
+            answered(response.map(|body| Whole::new(body, version)), ticket, tunnel)
+        }
+        Err(error) => failed(ticket, refused(&error, protocol, version)),
+    }
+}
+
+/// There is no answer but ours.
+fn failed(mut ticket: Ticket, response: Response<Bytes>) -> Answer {
+    ticket.failed();
+    response.map(ProxyBody::ours)
+}
+
+impl About {
+    /// Whether a call goes by HTTP/2.
+    const fn http2(&self, protocol: Protocol) -> bool {
+        match self.protocol {
+            Speaks::Auto => matches!(protocol, Protocol::Grpc),
+            Speaks::Http1 => false,
+            Speaks::Http2 => true,
+        }
+    }
+
+    /// Makes a request that came to us one that goes to an endpoint, whichever that is.
+    fn address(
+        &self,
+        request: &mut Request<RequestBody>,
+        http2: bool,
+        upgrade: bool,
+    ) -> Result<(), Refusal> {
+        if let Some(host) = &self.host {
+            // The program has named us; what stands in a target counts more than the header.
+            if request.uri().authority().is_some() {
+                let mut parts = core::mem::take(request.uri_mut()).into_parts();
+                parts.authority = Some(host.authority.clone());
+                // It had all of its parts before.
+                let uri = http::Uri::from_parts(parts).map_err(|_| Refusal::BadRequest)?;
+                *request.uri_mut() = uri;
+            }
+            request.headers_mut().insert(HOST, host.value.clone());
+        }
+        hop::outgoing(request, http2, upgrade).map_err(|wrong| match wrong {
+            Unforwardable::Connect => Refusal::NoTunnels,
+            Unforwardable::Host => Refusal::BadRequest,
+        })
+    }
+}
