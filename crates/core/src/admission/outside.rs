@@ -180,7 +180,7 @@ mod tests {
             now += tick;
             burnt += tick;
             let steps = burnt.as_millis() as u64 / 10 * 10;
-            let used = Duration::from_millis(steps) - read;
+            let used = Duration::from_millis(steps).saturating_sub(read);
             read += used;
             loads.push(outside.observe(8, used, 1.0, tick, now));
         }
