@@ -38,7 +38,11 @@ pub(crate) async fn forward(
     // What we keep of a request in its extensions is nothing for hyper to carry along.
     request.extensions_mut().clear();
     let refuse = |mut ticket: Ticket, refusal: Refusal| {
-        ticket.failed();
+        if refusal == Refusal::TooLate {
+            ticket.failed();
+        } else {
+            ticket.unserved();
+        }
         refusal.respond(protocol).map(ProxyBody::ours)
     };
     match hop::outgoing(&mut request, http2, upgrade) {

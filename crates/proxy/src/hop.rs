@@ -4,7 +4,8 @@
 //! `connection` and whatever it names, and a few that old programs send without naming them. A
 //! proxy that lets them through lets a client tear holes between what we take for a request and
 //! what the program does: that is how requests are smuggled. Lengths are hyper's on both sides: it
-//! refuses requests with two of them, or one and a transfer coding, and writes its own.
+//! refuses requests with two of them, drops one that stands beside a transfer coding and closes the
+//! connection after, and writes its own.
 //!
 //! | | from HTTP/1 | from HTTP/2 |
 //! |---|---|---|
@@ -61,7 +62,7 @@ pub fn strip(headers: &mut HeaderMap) {
     headers.remove(PROXY_AUTHORIZATION);
     // It is only ever good for "trailers", which is hyper's business in HTTP/1 and gRPC's in
     // HTTP/2.
-    if headers.get(TE).is_some_and(|te| te != "trailers") {
+    if headers.get_all(TE).iter().any(|te| te != "trailers") {
         headers.remove(TE);
     }
 }

@@ -177,16 +177,17 @@ impl Proxy {
     /// inbound role whether it refuses, and what customers may use. Returns the keys that need a
     /// restart, and have not changed anything.
     pub fn reload(&mut self, role: impl Into<Role>) -> Vec<&'static str> {
-        let (Role::Inbound(after), Some(config)) = (role.into(), &mut self.config) else {
+        let (Role::Inbound(told), Some(config)) = (role.into(), &mut self.config) else {
             return vec!["all of it"];
         };
-        let before = core::mem::replace(config, after);
-        self.task.set_dark(config.dark);
-        self.task.set_default_limits(config.everyone_else);
-        for (name, limits) in &config.customers {
+        self.task.set_dark(told.dark);
+        self.task.set_default_limits(told.everyone_else);
+        for (name, limits) in &told.customers {
             self.task.set_limits(name, *limits);
         }
-        before.differences(config)
+        // What needs a restart is not what it runs by.
+        (config.dark, config.everyone_else) = (told.dark, told.everyone_else);
+        config.differences(&told)
     }
 
     /// Waits until it has ended.
@@ -229,7 +230,8 @@ pub(crate) fn listen(
     // They share the port with each other, and with nobody who was there before.
     let mut bound = address;
     if address.port() != 0 {
-        drop(std::net::TcpListener::bind(address).map_err(failed)?);
+        // Nobody is to be taken by it, so it does not listen.
+        drop(socket(address, false).map_err(failed)?);
     }
     let mut listeners = Vec::with_capacity(count);
     for _ in 0..count.max(1) {
@@ -241,15 +243,21 @@ pub(crate) fn listen(
 }
 
 fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = socket(address, true)?;
+    rustix::net::listen(&socket, i32::try_from(BACKLOG).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
+
+/// A socket at `address`, which others may share or not.
+fn socket(address: SocketAddr, shared: bool) -> io::Result<std::os::fd::OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseport(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, shared)?;
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, i32::try_from(BACKLOG).unwrap_or(i32::MAX))?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 thread_local! {
@@ -289,14 +297,21 @@ where
         let thread = std::thread::Builder::new().name(format!("tidegate-{number}"));
         Ok(thread.spawn(move || {
             WORKER.set(number);
-            let ended = setting.serve(doors);
-            if ended.is_err() {
-                setting.life.stop();
-            }
-            ended
+            // However this one ends, the others end with it.
+            let _end = End(setting.life.clone());
+            setting.serve(doors)
         })?)
     };
     doors.enumerate().map(spawn).collect()
+}
+
+/// Ends the others.
+struct End(Life);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 impl Setting {

@@ -7,9 +7,7 @@
 //! ```yaml
 //! upstream: 127.0.0.1:8080
 //! mode: enforce
-//! customers:
-//!   shop: 2.5
-//!   reports: { total: 4, SHEDDABLE: 1 }
+//! everyone_else: { total: 4, SHEDDABLE: 1 }
 //! ```
 //!
 //! docs/proxy.md has every key with its unit, default and effect.
@@ -295,6 +293,11 @@ impl Raw {
         for (name, quota) in self.customers {
             let limits = quota.limits(&format!("customers.{name}"))?;
             config.customers.push((name, limits));
+        }
+        if !config.customers.is_empty() {
+            let what = "customers are told by their certificates, and there is no TLS yet";
+            let right = "everyone_else, which is for all; leave `customers` out";
+            return Err((what.to_owned(), right.to_owned()));
         }
         if let Some(quota) = self.everyone_else {
             config.everyone_else = quota.limits("everyone_else")?;

@@ -36,10 +36,7 @@ ceiling: CRITICAL_PLUS
 timeouts: { connect: 2s, answer: 0s, idle: 500ms, header: 5s, stall: 1m }
 connections: { open_max: 7, accepts_per_second: 8, burst: 9, streams_max: 10 }
 drain: { delay: 3s, limit: 4s }
-customers:
-  shop: 2.5
-  reports: { total: 4, SHEDDABLE: 1 }
-everyone_else: 0.5
+everyone_else: { total: 4, SHEDDABLE: 1 }
 ",
     )
     .unwrap();
@@ -61,10 +58,7 @@ everyone_else: 0.5
     assert_eq!(config.life.drain_delay, Duration::from_secs(3));
     assert_eq!(config.life.drain_max, Duration::from_secs(4));
     let cpus = |cpus| CostRate::from_cpus(cpus).unwrap();
-    let (name, limits) = &config.customers[0];
-    assert_eq!((name.as_str(), limits.as_array()), ("reports", [1.0, 4.0, 4.0, 4.0].map(cpus)));
-    assert_eq!(config.customers[1].1, fleet::Limits::total(cpus(2.5)));
-    assert_eq!(config.everyone_else, fleet::Limits::total(cpus(0.5)));
+    assert_eq!(config.everyone_else.as_array(), [1.0, 4.0, 4.0, 4.0].map(cpus));
 }
 
 #[test]
@@ -88,6 +82,7 @@ fn what_is_wrong_is_refused_with_what_would_be_right() {
         ),
         ("upstream: a:1\ncustomers: { a: { HIGH: 1 } }", "", "`HIGH` in customers.a", "SHEDDABLE"),
         ("upstream: a:1\ncustomers: { a: { SHEDDABLE: 2, total: 1 } }", "", "customers.a", "lower"),
+        ("upstream: a:1\ncustomers: { a: 1 }", "", "no TLS yet", "everyone_else"),
         ("upstream: a:1\nupstream: b:1", "2:", "upstream", ""),
         ("upstream: [", "", "", ""),
         ("", "", "", ""),

@@ -34,6 +34,10 @@ use tokio::net::{TcpStream, UnixStream};
 /// request before a program was restarted, but no more than a few are tried.
 const TRIES: usize = 4;
 
+/// How often a connection of HTTP/2 is asked whether anybody is there, and how long the answer may
+/// take. A machine that has lost its power says nothing, and TCP gives up after a quarter of an hour.
+const PING: Duration = Duration::from_secs(5);
+
 /// Which protocol the program speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
@@ -239,7 +243,7 @@ where
     async fn take(&self) -> Option<http1::SendRequest<B>> {
         loop {
             let now = tokio::time::Instant::now();
-            let (mut sender, ready) = {
+            let (sender, ready) = {
                 let mut idle = self.idle();
                 let ready = idle.take(now, self.config.idle_max, http1::SendRequest::is_ready);
                 match ready {
@@ -249,8 +253,13 @@ where
                     }
                 }
             };
-            // Its last answer has ended, and its task has not yet seen that.
-            if ready || sender.ready().await.is_ok() {
+            if !ready {
+                // Its last answer has ended, and its task may not have seen that yet.
+                tokio::task::yield_now().await;
+            }
+            // If it is not ready now, the body of its last request is still coming: the program has
+            // answered without it. To wait would be to wait for a stranger, so the connection goes.
+            if sender.is_ready() {
                 return Some(sender);
             }
         }
@@ -292,13 +301,16 @@ where
         if let Some(sender) = there() {
             return Ok((sender, false));
         }
-        let _one = self.making.lock().await;
+        // Whoever waits for somebody else's attempt waits no longer than for one of its own.
+        let making = tokio::time::timeout(self.config.connect_timeout, self.making.lock()).await;
+        let _one = making.map_err(|_| Failure::ConnectTimeout)?;
         if let Some(sender) = there() {
             return Ok((sender, false));
         }
         let io = self.connect().await?;
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new());
+        builder.keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         tokio::spawn(connection);
         *self.shared() = Some(sender.clone());

@@ -84,9 +84,10 @@ impl Found {
 #[derive(Debug)]
 pub struct Program {
     found: Arc<Found>,
-    /// Those that are looked at, and what each has used when last looked at.
-    readers: BTreeMap<u32, (Reader, Duration)>,
-    total: Duration,
+    /// Those that are looked at, and what each had used, and waited for, when last looked at.
+    readers: BTreeMap<u32, (Reader, [Duration; 2])>,
+    /// What was used, and waited for, while they were looked at.
+    total: [Duration; 2],
 }
 
 impl Program {
@@ -103,7 +104,7 @@ impl Program {
                 found.set(pids);
             }
         })?;
-        Ok(Self { found, readers: BTreeMap::new(), total: Duration::ZERO })
+        Ok(Self { found, readers: BTreeMap::new(), total: [Duration::ZERO; 2] })
     }
 
     /// Its processes.
@@ -119,7 +120,8 @@ impl Program {
             self.readers.entry(pid).or_insert_with(|| {
                 let mut reader = Reader::new(Target::Pid(pid));
                 let used = reader.cpu_time().unwrap_or_default();
-                (reader, used)
+                let waited = reader.run_delay().unwrap_or_default();
+                (reader, [used, waited])
             });
         }
     }
@@ -132,18 +134,19 @@ impl Workplace for Program {
         for (reader, last) in self.readers.values_mut() {
             let Ok(used) = reader.cpu_time() else { continue };
             known = true;
-            self.total += used.saturating_sub(*last);
-            *last = used;
+            self.total[0] += used.saturating_sub(last[0]);
+            last[0] = used;
         }
-        known.then_some(self.total)
+        known.then_some(self.total[0])
     }
 
     fn waited(&mut self) -> Duration {
-        let mut waited = Duration::ZERO;
-        for (reader, _) in self.readers.values_mut() {
-            waited += reader.run_delay().unwrap_or_default();
+        for (reader, last) in self.readers.values_mut() {
+            let Ok(waited) = reader.run_delay() else { continue };
+            self.total[1] += waited.saturating_sub(last[1]);
+            last[1] = waited;
         }
-        waited
+        self.total[1]
     }
 
     fn cpus(&mut self) -> Option<f64> {
@@ -184,10 +187,10 @@ impl Watch {
                 let pids = program.pids();
                 if pids.is_empty() {
                     let words = format!(
-                        "nothing: no process that listens at {upstream} can be found here; \
+                        "nothing yet: no process that listens at {upstream} can be found here; \
                          requests in flight and how long they take have to do"
                     );
-                    return Ok(unseen(words));
+                    return Ok(seen(program, words));
                 }
                 let list: Vec<String> = pids.iter().map(u32::to_string).collect();
                 Ok(seen(program, format!("who listens at {upstream}: process {}", list.join(", "))))
@@ -247,7 +250,7 @@ mod tests {
         let upstream = Upstream::Address(listener.local_addr().unwrap());
         drop(listener);
         let mut seen = Watch::Auto.start(&upstream).unwrap();
-        assert!(seen.words.starts_with("nothing: no process"), "{}", seen.words);
+        assert!(seen.words.starts_with("nothing yet: no process"), "{}", seen.words);
         assert_eq!(seen.place.cpu_time(), None);
     }
 }

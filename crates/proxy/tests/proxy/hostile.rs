@@ -110,6 +110,36 @@ async fn an_answer_that_is_cut_short_is_seen_to_be() {
     assert_eq!((snapshot.failed, snapshot.requests.inflight()), (1, 0));
 }
 
+/// A program that answers before it has the body, and a client that never sends it.
+#[tokio::test]
+async fn nobody_waits_for_the_body_of_a_stranger() {
+    let listener = TcpListener::bind(ANY).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut io, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 1024];
+                while let Ok(1..) = io.read(&mut buffer).await {
+                    let answer = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno";
+                    let _ = io.write_all(answer).await;
+                }
+            });
+        }
+    });
+    let proxy = Running::start(config(address));
+    let mut slow = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+    slow.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n").await.unwrap();
+    let answer = crate::support::read_answer(&mut slow).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    for _ in 0..3 {
+        let mut io = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+        io.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let answer = crate::support::read_answer(&mut io).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    }
+    drop(slow);
+}
+
 /// Most programs do not look whether anybody still waits; what they do is in flight until they have
 /// done it.
 #[tokio::test]

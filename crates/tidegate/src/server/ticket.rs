@@ -56,6 +56,8 @@ pub struct Ticket {
     unknown: Option<Box<str>>,
     /// What the program says that it has cost.
     said: Option<Cost>,
+    /// Whether it never came to the program.
+    unserved: bool,
 }
 
 impl Task {
@@ -90,6 +92,7 @@ impl Task {
                 wanted: admitted.wanted,
                 unknown: method.is_new.then(|| name.into()),
                 said: None,
+                unserved: false,
             }
         });
         match verdict {
@@ -168,6 +171,13 @@ impl Ticket {
     pub fn failed(&mut self) {
         self.good = false;
         self.task.inner.with_lane(|lane| lane.count(cell::FAILED));
+    }
+
+    /// The program never had it: it has failed, and took no time of the program's.
+    #[cold]
+    pub fn unserved(&mut self) {
+        self.unserved = true;
+        self.failed();
     }
 
     /// Its caller has gone away before the end of the answer.
@@ -252,7 +262,9 @@ impl Drop for Ticket {
                 lane.done(class, self.said);
             }
             lane.complete(permit, self.method, cost, now);
-            lane.ended(now.since(self.began), good);
+            if !self.unserved {
+                lane.ended(now.since(self.began), good);
+            }
         });
     }
 }

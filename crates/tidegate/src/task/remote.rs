@@ -27,6 +27,8 @@ const ANSWERS_MIN: u64 = 5;
 const LATENCY_TARGET: f64 = 4.0;
 /// The best is forgotten in a few minutes, by so much in each period.
 const LATENCY_LEAK: f64 = 1.000_5;
+/// …but only while answers take less than so many times as long.
+const LATENCY_CALM: f64 = 3.0;
 
 /// What a task with a workplace does every ten milliseconds.
 pub(super) struct RemoteTicker {
@@ -171,7 +173,10 @@ impl Latency {
             return None;
         }
         let mean = nanos as f64 / answers as f64;
-        let best = self.best.map_or(mean, |best| (best * LATENCY_LEAK).min(mean));
+        // In a long overload the best must not follow what it is to be held against.
+        let calm = |best: &f64| mean < LATENCY_CALM * best;
+        let leak = if self.best.as_ref().is_some_and(calm) { LATENCY_LEAK } else { 1.0 };
+        let best = self.best.map_or(mean, |best| (best * leak).min(mean));
         self.best = Some(best);
         Some(mean / best.max(1.0))
     }
