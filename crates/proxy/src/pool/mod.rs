@@ -35,7 +35,8 @@ use tokio::net::{TcpStream, UnixStream};
 const TRIES: usize = 4;
 
 /// How often a connection of HTTP/2 is asked whether anybody is there, and how long the answer may
-/// take. A machine that has lost its power says nothing, and TCP gives up after a quarter of an hour.
+/// take. A machine that has lost its power says nothing, and TCP gives up after a quarter of an
+/// hour.
 const PING: Duration = Duration::from_secs(5);
 
 /// Which protocol the program speaks.

@@ -93,7 +93,8 @@ async fn limits_and_mode_change_while_it_runs_and_the_rest_is_named() {
     let changed = proxy.get_mut().reload(file("everyone_else: 0\ncpus: 2\n"));
     assert_eq!((changed, status().await), (vec!["cpus"], 200));
     assert!(proxy.get().task().gate().is_dark());
-    // It is not in effect as long as nobody starts it anew, and needs no restart if it is taken back.
+    // It is not in effect as long as nobody starts it anew, and needs no restart if it is taken
+    // back.
     let changed = proxy.get_mut().reload(file("everyone_else: 0\ncpus: 2\n"));
     assert_eq!(changed, ["cpus"]);
     let changed = proxy.get_mut().reload(file("everyone_else: 0\n"));
