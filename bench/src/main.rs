@@ -13,6 +13,7 @@ mod load;
 mod measure;
 mod metering;
 mod overload;
+mod peers;
 mod proxy;
 mod sim;
 

@@ -306,6 +306,11 @@ impl Server {
         command.arg(setup.rounds.to_string());
         command.arg(setup.event_interval.to_string());
         command.args(setup.cpu.map(|cpu| cpu.to_string()));
+        Self::spawn(command)
+    }
+
+    /// Runs a program that prints its port and answers lines as ours does.
+    pub(crate) fn spawn(mut command: Command) -> Outcome<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().ok_or("the server has no input")?;
         let output = child.stdout.take().ok_or("the server has no output")?;

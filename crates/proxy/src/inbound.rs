@@ -1,10 +1,16 @@
 //! The role beside a program: lets in what it can do.
+//!
+//! **Callers that leave.** What the program has begun goes on without its caller (see `exchange`),
+//! what was not sent yet is not sent. In dark mode nobody is refused, so a client that asks and
+//! leaves, again and again, could have any number of requests go on: beyond a number of them the
+//! next is dropped with its connection, and what the program still does for it is not counted.
 
 use crate::exchange::{self, forward};
-use crate::pool::{Leased, Pool};
+use crate::pool::{self, Leased, Pool};
 use crate::refuse::Refusal;
 use core::convert::Infallible;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use http::{Request, Response};
@@ -24,15 +30,42 @@ pub(crate) struct Inbound {
     task: Task,
     pool: Arc<Pool<RequestBody>>,
     answer_timeout: Option<Duration>,
+    alone: Arc<Alone>,
+}
+
+/// Requests of this worker whose callers have left.
+#[derive(Debug)]
+struct Alone {
+    count: AtomicUsize,
+    max: usize,
+}
+
+impl Alone {
+    /// One more, if there is room.
+    fn enter(self: &Arc<Self>) -> Option<Without> {
+        let without = Without(Arc::clone(self));
+        (self.count.fetch_add(1, Ordering::Relaxed) < self.max).then_some(without)
+    }
+}
+
+/// A request without its caller, until this is dropped.
+struct Without(Arc<Alone>);
+
+impl Drop for Without {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Inbound {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         task: Task,
         pool: Arc<Pool<RequestBody>>,
         answer_timeout: Option<Duration>,
+        alone_max: usize,
     ) -> Self {
-        Self { task, pool, answer_timeout }
+        let alone = Arc::new(Alone { count: AtomicUsize::new(0), max: alone_max });
+        Self { task, pool, answer_timeout, alone }
     }
 }
 
@@ -54,14 +87,15 @@ impl Service<Request<RequestBody>> for Inbound {
                 let protocol = ticket.protocol();
                 let left = ticket.remaining();
                 // Over HTTP/2 the program hears of it.
-                let goes_on = !self.pool.is_http2(protocol == Protocol::Grpc);
+                let http2 = self.pool.is_http2(protocol == Protocol::Grpc);
                 let pool = Arc::clone(&self.pool);
                 let forwarded = forward(pool, self.answer_timeout, request, ticket);
                 Exchange::Forwarded(Forwarding {
                     future: Some(Box::pin(forwarded)),
                     deadline: left.map(|left| Box::pin(tokio::time::sleep(left))),
                     protocol,
-                    goes_on,
+                    sent: false,
+                    alone: (!http2).then(|| Arc::clone(&self.alone)),
                 })
             }
         }
@@ -83,14 +117,18 @@ pub(crate) struct Forwarding {
     future: Option<Answering>,
     deadline: Option<Pin<Box<Sleep>>>,
     protocol: Protocol,
-    /// Whether it goes on when nobody waits.
-    goes_on: bool,
+    /// Whether the program may have begun with it.
+    sent: bool,
+    /// Where it goes on when nobody waits.
+    alone: Option<Arc<Alone>>,
 }
 
 impl Forwarding {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response<ProxyBody>> {
         let Some(future) = &mut self.future else { panic!("polled after it was ready") };
-        if let Poll::Ready(response) = future.as_mut().poll(context) {
+        let (polled, sent) = pool::watching(|| future.as_mut().poll(context));
+        self.sent |= sent;
+        if let Poll::Ready(response) = polled {
             self.future = None;
             return Poll::Ready(response);
         }
@@ -102,13 +140,14 @@ impl Forwarding {
 
     /// Nobody waits any more.
     fn leave(&mut self) {
-        let Some(future) = self.future.take_if(|_| self.goes_on) else {
-            self.future = None;
-            return;
-        };
+        let Some(future) = self.future.take().filter(|_| self.sent) else { return };
+        let Some(without) = self.alone.take().and_then(|alone| alone.enter()) else { return };
         // At the end of a runtime it is too late for everything.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { drop(future.await) });
+            runtime.spawn(async move {
+                drop(future.await);
+                drop(without);
+            });
         }
     }
 }

@@ -136,7 +136,8 @@ impl Proxy {
         };
         let doors = listeners.into_iter().map(|listener| {
             let pool = Pool::new(config.upstream.clone(), config.pool);
-            vec![(listener, Inbound::new(task.clone(), pool, config.answer_timeout))]
+            let (answer_timeout, alone_max) = (config.answer_timeout, config.alone_max);
+            vec![(listener, Inbound::new(task.clone(), pool, answer_timeout, alone_max))]
         });
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];

@@ -64,6 +64,8 @@ pub struct Config {
     /// How long the head of an answer may take, if the request does not say; nothing for as long as
     /// it likes.
     pub answer_timeout: Option<Duration>,
+    /// How many requests of each worker may go on whose callers have left.
+    pub alone_max: usize,
     /// How it ends.
     pub life: LifeConfig,
     /// The most that a caller may claim whom nobody knows by a certificate.
@@ -94,6 +96,8 @@ impl Config {
             limits: Limits::default(),
             connections: connection_limits(),
             answer_timeout: Some(Duration::from_secs(60)),
+            // Each has a connection to the program: a tenth of the callers' that there may be.
+            alone_max: 1_000,
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
             customers: Vec::new(),

@@ -39,7 +39,9 @@ pub(super) fn refused(error: &BoxError, protocol: Protocol, version: Version) ->
         Refusal::NoEndpoint
     } else {
         match find::<Failure>(error) {
-            Some(Failure::Connect(_) | Failure::ConnectTimeout) => Refusal::Unreachable,
+            Some(Failure::Connect(_) | Failure::ConnectTimeout | Failure::Unsent(_)) => {
+                Refusal::Unreachable
+            }
             _ => Refusal::Broken,
         }
     };

@@ -18,10 +18,16 @@ impl<S> Default for Idle<S> {
 impl<S> Idle<S> {
     /// One is free from now on. Those that have waited for too long go.
     pub(super) fn put(&mut self, sender: S, now: Instant, idle_max: Duration) {
+        self.sweep(now, idle_max);
+        self.waiting.push((now, sender));
+    }
+
+    /// Those that have waited for too long go. Returns whether any are left.
+    pub(super) fn sweep(&mut self, now: Instant, idle_max: Duration) -> bool {
         let old =
             self.waiting.iter().take_while(|(since, _)| is_old(*since, now, idle_max)).count();
         self.waiting.drain(..old);
-        self.waiting.push((now, sender));
+        !self.waiting.is_empty()
     }
 
     /// The last one that was used and is fit.

@@ -12,13 +12,13 @@ use hyper::body::Incoming;
 #[derive(Debug)]
 pub(crate) struct Leased<B> {
     incoming: Incoming,
-    /// None where others use the connection meanwhile, and after the end.
+    /// None after the end.
     lease: Option<Lease<B>>,
 }
 
-impl<B> Leased<B> {
-    pub(super) fn new(incoming: Incoming, lease: Option<Lease<B>>) -> Self {
-        let mut leased = Self { incoming, lease };
+impl<B: Send + 'static> Leased<B> {
+    pub(super) fn new(incoming: Incoming, lease: Lease<B>) -> Self {
+        let mut leased = Self { incoming, lease: Some(lease) };
         if leased.incoming.is_end_stream() {
             leased.end();
         }
@@ -35,7 +35,7 @@ impl<B> Leased<B> {
 // Nothing in it is pinned.
 impl<B> Unpin for Leased<B> {}
 
-impl<B> Body for Leased<B> {
+impl<B: Send + 'static> Body for Leased<B> {
     type Data = Bytes;
     type Error = hyper::Error;
 

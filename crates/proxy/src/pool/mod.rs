@@ -2,8 +2,7 @@
 //!
 //! A connection of HTTP/1 carries one request at a time, so there are as many as requests at once,
 //! and those that are free wait here, the last one used on top: the others grow old and are closed.
-//! One of HTTP/2 carries many; there is one, and whoever comes while it is being made waits for it
-//! rather than make another.
+//! One of HTTP/2 carries many: see `shared`.
 //!
 //! **A connection that was just closed.** The program may close an idle connection in the very
 //! moment in which a request is put on it. If nothing of the request was sent it goes on another
@@ -13,16 +12,20 @@
 
 mod idle;
 mod leased;
+mod shared;
 
 pub(crate) use leased::Leased;
 
 use bytes::Bytes;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use idle::Idle;
+use shared::{Shared, Stream, Streams};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,6 +41,9 @@ const TRIES: usize = 4;
 /// take. A machine that has lost its power says nothing, and TCP gives up after a quarter of an
 /// hour.
 const PING: Duration = Duration::from_secs(5);
+
+/// How often at most connections are looked for that have been idle for too long.
+const SWEEP_MIN: Duration = Duration::from_millis(100);
 
 /// Which protocol the program speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -138,9 +144,24 @@ pub enum Failure {
     /// It takes too long to connect.
     #[error("no connection in time")]
     ConnectTimeout,
+    /// The connection ended before anything of the request was sent.
+    #[error("the connection ended before the request was sent: {0}")]
+    Unsent(#[source] hyper::Error),
     /// The connection ended before the answer came.
     #[error("the connection ended without an answer: {0}")]
     Broken(#[source] hyper::Error),
+}
+
+thread_local! {
+    static SENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a request is handed to a connection within `poll`, beside what it returns. Before that
+/// the program cannot know of it.
+#[inline]
+pub(crate) fn watching<T>(poll: impl FnOnce() -> T) -> (T, bool) {
+    SENT.set(false);
+    (poll(), SENT.get())
 }
 
 /// Connections to one program, of one worker.
@@ -149,25 +170,35 @@ pub(crate) struct Pool<B> {
     upstream: Upstream,
     config: PoolConfig,
     idle: Mutex<Idle<http1::SendRequest<B>>>,
-    shared: Mutex<Option<http2::SendRequest<B>>>,
-    /// Held by whoever makes the shared one.
+    shared: Shared<B>,
+    /// Held by whoever makes a shared one.
     making: tokio::sync::Mutex<()>,
+    /// Whether somebody looks for connections that have been idle for too long.
+    swept: AtomicBool,
 }
 
-/// A connection of HTTP/1 in use. It goes back when the answer has come to its end, and is closed
-/// if it does not.
+/// A connection in use.
 #[derive(Debug)]
-struct Lease<B> {
-    pool: Arc<Pool<B>>,
-    sender: http1::SendRequest<B>,
+enum Lease<B> {
+    /// By one request: of HTTP/1. It goes back when the answer has come to its end, and is closed if
+    /// it does not.
+    Alone { pool: Arc<Pool<B>>, sender: http1::SendRequest<B> },
+    /// By others meanwhile.
+    Among { _stream: Stream },
 }
 
-impl<B> Lease<B> {
+impl<B> Lease<B>
+where
+    B: Send + 'static,
+{
     /// The answer has been read to its end.
     fn give_back(self) {
-        if !self.sender.is_closed() {
-            let idle_max = self.pool.config.idle_max;
-            self.pool.idle().put(self.sender, tokio::time::Instant::now(), idle_max);
+        if let Self::Alone { pool, sender } = self
+            && !sender.is_closed()
+        {
+            let idle_max = pool.config.idle_max;
+            pool.idle().put(sender, tokio::time::Instant::now(), idle_max);
+            pool.sweep_later();
         }
     }
 }
@@ -177,8 +208,39 @@ impl<B> Pool<B> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shared(&self) -> MutexGuard<'_, Option<http2::SendRequest<B>>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has somebody close what is idle, also when no more requests come.
+    #[inline]
+    fn sweep_later(self: &Arc<Self>)
+    where
+        B: Send + 'static,
+    {
+        if !self.swept.load(Ordering::Relaxed) {
+            self.start_sweeping();
+        }
+    }
+
+    #[cold]
+    fn start_sweeping(self: &Arc<Self>)
+    where
+        B: Send + 'static,
+    {
+        if self.swept.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (pool, idle_max) = (Arc::downgrade(self), self.config.idle_max);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(idle_max.max(SWEEP_MIN)).await;
+                let Some(pool) = pool.upgrade() else { return };
+                let now = tokio::time::Instant::now();
+                let alone = pool.idle().sweep(now, idle_max);
+                let among = pool.shared.sweep(now, idle_max);
+                if !alone && !among {
+                    pool.swept.store(false, Ordering::Relaxed);
+                    return;
+                }
+            }
+        });
     }
 
     /// Whether a call of gRPC, or of anything else, goes by HTTP/2.
@@ -201,8 +263,9 @@ where
             upstream,
             config,
             idle: Mutex::default(),
-            shared: Mutex::new(None),
+            shared: Shared::default(),
             making: tokio::sync::Mutex::new(()),
+            swept: AtomicBool::new(false),
         })
     }
 
@@ -226,14 +289,16 @@ where
                 Some(sender) => sender,
                 None => self.connect_http1().await?,
             };
+            SENT.set(true);
             match sender.try_send_request(request).await {
                 Ok(response) => {
-                    let lease = Lease { pool: Arc::clone(self), sender };
-                    return Ok(response.map(|incoming| Leased::new(incoming, Some(lease))));
+                    let lease = Lease::Alone { pool: Arc::clone(self), sender };
+                    return Ok(response.map(|incoming| Leased::new(incoming, lease)));
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_new => request = unsent,
-                    _ => return Err(Failure::Broken(failed.into_error())),
+                    Some(_) => return Err(Failure::Unsent(failed.into_error())),
+                    None => return Err(Failure::Broken(failed.into_error())),
                 },
             }
         }
@@ -268,7 +333,7 @@ where
 
     async fn connect_http1(&self) -> Result<http1::SendRequest<B>, Failure> {
         let io = self.connect().await?;
-        let (sender, connection) = http1::handshake(io).await.map_err(Failure::Broken)?;
+        let (sender, connection) = http1::handshake(io).await.map_err(Failure::Unsent)?;
         // It ends by itself when the sender is gone or the program hangs up.
         tokio::spawn(connection.with_upgrades());
         Ok(sender)
@@ -279,50 +344,63 @@ where
         mut request: Request<B>,
     ) -> Result<Response<Leased<B>>, Failure> {
         for tried in 0.. {
-            let (mut sender, is_new) = self.connection_http2().await?;
+            let (mut sender, stream, is_new) = self.connection_http2().await?;
+            SENT.set(true);
             match sender.try_send_request(request).await {
                 Ok(response) => {
-                    return Ok(response.map(|incoming| Leased::new(incoming, None)));
+                    let lease = Lease::Among { _stream: stream };
+                    return Ok(response.map(|incoming| Leased::new(incoming, lease)));
                 }
                 Err(mut failed) => match failed.take_message() {
-                    Some(unsent) if !is_new && tried < TRIES => {
-                        self.forget(&sender);
-                        request = unsent;
-                    }
-                    _ => return Err(Failure::Broken(failed.into_error())),
+                    Some(unsent) if !is_new && tried < TRIES => request = unsent,
+                    Some(_) => return Err(Failure::Unsent(failed.into_error())),
+                    None => return Err(Failure::Broken(failed.into_error())),
                 },
             }
         }
         unreachable!("a new connection is the last that is tried")
     }
 
-    /// The shared connection, and whether it was just made.
-    async fn connection_http2(&self) -> Result<(http2::SendRequest<B>, bool), Failure> {
-        let there = || self.shared().clone().filter(|sender| !sender.is_closed());
-        if let Some(sender) = there() {
-            return Ok((sender, false));
+    /// A stream on a connection, and whether that was just made.
+    async fn connection_http2(
+        self: &Arc<Self>,
+    ) -> Result<(http2::SendRequest<B>, Stream, bool), Failure> {
+        if let Some((sender, stream)) = self.shared.take() {
+            return Ok((sender, stream, false));
         }
         // Whoever waits for somebody else's attempt waits no longer than for one of its own.
         let making = tokio::time::timeout(self.config.connect_timeout, self.making.lock()).await;
         let _one = making.map_err(|_| Failure::ConnectTimeout)?;
-        if let Some(sender) = there() {
-            return Ok((sender, false));
+        if let Some((sender, stream)) = self.shared.take() {
+            return Ok((sender, stream, false));
         }
-        let io = self.connect().await?;
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new());
-        builder.keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true);
-        let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
-        tokio::spawn(connection);
-        *self.shared() = Some(sender.clone());
-        Ok((sender, true))
+        let failure = match self.connect_http2().await {
+            Ok((sender, stream)) => return Ok((sender, stream, true)),
+            Err(failure) => failure,
+        };
+        let (sender, stream) = self.shared.take_full().ok_or(failure)?;
+        Ok((sender, stream, false))
     }
 
-    /// A connection takes no more requests.
-    fn forget(&self, sender: &http2::SendRequest<B>) {
+    async fn connect_http2(self: &Arc<Self>) -> Result<(http2::SendRequest<B>, Stream), Failure> {
+        let io = self.connect().await?;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        // None before the program has said how many.
+        builder.timer(TokioTimer::new()).initial_max_send_streams(0);
+        builder.keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true);
+        let (sender, connection) = builder.handshake(io).await.map_err(Failure::Unsent)?;
+        let streams = Streams::new();
+        let allowed = http2::Connection::current_max_send_streams;
+        tokio::spawn(shared::drive(connection, Arc::clone(&streams), allowed));
+        let said = tokio::time::timeout(self.config.connect_timeout, streams.said()).await;
+        said.map_err(|_| Failure::ConnectTimeout)?;
         if sender.is_closed() {
-            *self.shared() = None;
+            let ended = io::Error::from(io::ErrorKind::ConnectionAborted);
+            return Err(Failure::Connect(ended));
         }
+        let stream = self.shared.put(sender.clone(), streams);
+        self.sweep_later();
+        Ok((sender, stream))
     }
 
     async fn connect(&self) -> Result<TokioIo<Io>, Failure> {

@@ -1,0 +1,269 @@
+//! What a request costs the proxy, beside nginx, `HAProxy` and Envoy.
+//!
+//! Each proxy is a process with one thread, alone on one core; on the other are the load (wrk for
+//! HTTP/1.1, h2load for HTTP/2; 64 connections, or 8 of 8 streams) and a cheap server behind. The
+//! figure is the CPU time that the kernel has counted for the proxy between the first request and
+//! the last, over the answers. Rounds are interleaved, and each gives a ratio to nginx.
+//!
+//! | case | is |
+//! |---|---|
+//! | `h1` | a small answer, HTTP/1.1 on both sides |
+//! | `h1-16k` | an answer of 16 KiB |
+//! | `h1-refuse` | refused: a `return 503`, or a customer without quota |
+//! | `h2` | HTTP/2 in front, HTTP/1.1 behind |
+//! | `h2-refuse` | refused over HTTP/2 |
+//!
+//! Ours has all checks of the inbound role on: criticality, deadline, quota, the program's CPU.
+//! Who is not installed is left out, and said so.
+
+mod files;
+
+use crate::Outcome;
+use crate::load::Server;
+use crate::measure::{Cpus, median, pin};
+use crate::peers::{Peer, Running, Told};
+use clap::{Args, ValueEnum};
+use files::{envoy, haproxy, nginx};
+use serde_json::{Map, Value, json};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tidegate::Criticality;
+use tidegate_core::CostRate;
+use tidegate_core::fleet::Limits;
+use tidegate_proxy::{Config, Proxy, Upstream};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// How often each proxy runs in each case.
+    #[arg(long, default_value_t = 7)]
+    rounds: u32,
+    /// For how long, each time.
+    #[arg(long, default_value_t = 2)]
+    seconds: u64,
+    /// Only these cases.
+    #[arg(long, value_enum)]
+    case: Vec<Case>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Case {
+    H1,
+    #[value(name = "h1-16k")]
+    H1Large,
+    H1Refuse,
+    H2,
+    H2Refuse,
+}
+
+impl Case {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::H1 => "h1",
+            Self::H1Large => "h1-16k",
+            Self::H1Refuse => "h1-refuse",
+            Self::H2 => "h2",
+            Self::H2Refuse => "h2-refuse",
+        }
+    }
+
+    const fn is_http2(self) -> bool {
+        matches!(self, Self::H2 | Self::H2Refuse)
+    }
+
+    const fn refuses(self) -> bool {
+        matches!(self, Self::H1Refuse | Self::H2Refuse)
+    }
+
+    const fn path(self) -> &'static str {
+        if matches!(self, Self::H1Large) { "/16k" } else { "/" }
+    }
+
+    /// At most so many times nginx.
+    const fn bar(self) -> f64 {
+        match self {
+            Self::H1 => 1.2,
+            Self::H1Large => 1.15,
+            Self::H1Refuse => 1.1,
+            Self::H2 => 0.7,
+            Self::H2Refuse => 0.5,
+        }
+    }
+}
+
+/// Figures of one proxy in one case, by round.
+#[derive(Default)]
+struct Figures {
+    micros: Vec<f64>,
+    rates: Vec<f64>,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let cases = match options.case.as_slice() {
+        [] => Case::value_variants().to_vec(),
+        some => some.to_vec(),
+    };
+    let found = Peer::ALL.into_iter().filter_map(|peer| Some((peer, peer.found()?)));
+    let contenders: Vec<(Peer, PathBuf)> = found.collect();
+    let cpus = Cpus::new();
+    let (front, behind) = (cpus.nth(0), cpus.nth(1));
+    let pinned = pin(behind) && cpus.are_two();
+    let server = Server::start(behind)?;
+    let mut rows = Vec::new();
+    for case in cases {
+        let mut figures: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
+        for round in 0..=options.rounds {
+            for ((contender, program), figures) in contenders.iter().zip(&mut figures) {
+                let seconds = if round == 0 { 1 } else { options.seconds };
+                let running = Running::start(*contender, program, front, |address, directory| {
+                    told(*contender, case, address, server.address, directory)
+                })?;
+                let (micros, rate) = measure(&running, case, seconds)?;
+                // The first round warms up.
+                if round > 0 {
+                    figures.micros.push(micros);
+                    figures.rates.push(rate);
+                }
+            }
+        }
+        for ((contender, _), own) in contenders.iter().zip(&figures) {
+            rows.push(row(case, *contender, own, &figures[0]));
+        }
+    }
+    if options.json {
+        println!("{}", json!({ "pinned": pinned, "rounds": options.rounds, "rows": rows }));
+        return Ok(());
+    }
+    println!(
+        "{:<10} {:<9} {:>12} {:>11} {:>11} {:>6}",
+        "case", "proxy", "CPU µs each", "answers/s", "over nginx", "bar"
+    );
+    for row in &rows {
+        let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let bar = row["bar"].as_f64().map_or_else(String::new, |bar| format!("{bar:.2}"));
+        println!(
+            "{:<10} {:<9} {:>12.2} {:>11.0} {:>11.2} {bar:>6}",
+            text("case"),
+            text("proxy"),
+            number("cpu_us_per_request"),
+            number("requests_per_second"),
+            number("over_nginx"),
+        );
+    }
+    if !pinned {
+        println!("The proxies and the load were NOT on cores of their own.");
+    }
+    Ok(())
+}
+
+fn row(case: Case, contender: Peer, own: &Figures, first: &Figures) -> Value {
+    let mut row = Map::new();
+    row.insert("case".to_owned(), case.name().into());
+    row.insert("proxy".to_owned(), contender.name().into());
+    row.insert("cpu_us_per_request".to_owned(), median(own.micros.iter().copied()).into());
+    row.insert("requests_per_second".to_owned(), median(own.rates.iter().copied()).into());
+    let ratio = median(own.micros.iter().zip(&first.micros).map(|(own, first)| own / first));
+    row.insert("over_nginx".to_owned(), ratio.into());
+    if contender == Peer::Tidegate {
+        row.insert("bar".to_owned(), case.bar().into());
+        row.insert("within_bar".to_owned(), (ratio <= case.bar()).into());
+    }
+    Value::Object(row)
+}
+
+fn told(
+    peer: Peer,
+    case: Case,
+    address: SocketAddr,
+    upstream: SocketAddr,
+    directory: &Path,
+) -> Told {
+    match peer {
+        Peer::Nginx => Told::File(nginx(case, address, upstream, directory)),
+        Peer::Haproxy => Told::File(haproxy(case, address, upstream)),
+        Peer::Envoy => Told::File(envoy(case, address, upstream)),
+        Peer::Tidegate => {
+            let mut arguments =
+                vec!["proxy-server".to_owned(), address.to_string(), upstream.to_string()];
+            if case.refuses() {
+                arguments.push("--refuse".to_owned());
+            }
+            Told::Arguments(arguments)
+        }
+    }
+}
+
+/// CPU microseconds for each answer, and answers a second.
+fn measure(running: &Running, case: Case, seconds: u64) -> Outcome<(f64, f64)> {
+    // What starting takes is not what requests take.
+    let _ = load(running.address, case, 1)?;
+    let before = running.cpu_seconds()?;
+    let answers = load(running.address, case, seconds)?;
+    let cpu = running.cpu_seconds()? - before;
+    Ok((cpu * 1e6 / answers, answers / seconds as f64))
+}
+
+fn load(address: SocketAddr, case: Case, seconds: u64) -> Outcome<f64> {
+    let url = format!("http://{address}{}", case.path());
+    let mut command = if case.is_http2() {
+        let mut command = Command::new("h2load");
+        command.args(["-t1", "-c8", "-m8", &format!("-D{seconds}")]);
+        command
+    } else {
+        let mut command = Command::new("wrk");
+        command.args(["-t1", "-c64", &format!("-d{seconds}s")]);
+        command
+    };
+    let output = command.arg(url).stderr(Stdio::null()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words = if case.is_http2() { " done" } else { " requests in " };
+    let line = text.lines().find(|line| line.contains(words));
+    let count = line.and_then(|line| line.split(words).next()?.trim().rsplit([' ', ',']).next());
+    let count = count.and_then(|count| count.parse::<f64>().ok()).filter(|count| *count > 0.0);
+    Ok(count.ok_or_else(|| format!("no answers: {text}"))?)
+}
+
+/// Ours, in a process of its own.
+#[derive(Args)]
+pub(crate) struct ServerOptions {
+    listen: SocketAddr,
+    upstream: SocketAddr,
+    /// Nobody has any quota.
+    #[arg(long)]
+    refuse: bool,
+    /// Callers may claim what they want.
+    #[arg(long)]
+    trust: bool,
+}
+
+pub(crate) fn serve(options: &ServerOptions) -> Outcome {
+    let mut config = Config::new(options.listen, Upstream::Address(options.upstream));
+    config.workers = NonZeroUsize::new(1);
+    config.dark = false;
+    if options.refuse {
+        config.everyone_else = Limits::total(CostRate::ZERO);
+    }
+    if options.trust {
+        config.ceiling = Criticality::CriticalPlus;
+    }
+    let proxy = Proxy::start(config)?;
+    println!("{}", proxy.address());
+    std::io::stdout().flush()?;
+    let life = proxy.life().clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        if let Ok(runtime) = runtime {
+            runtime.block_on(async {
+                let _ = life.stop_on_signals();
+                core::future::pending::<()>().await;
+            });
+        }
+    });
+    Ok(proxy.join()?)
+}
