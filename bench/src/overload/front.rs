@@ -135,12 +135,12 @@ const ADAPTIVE: &str = "adaptive_concurrency
                   jitter: { value: 10 }
                   interval: 60s
                   request_count: 50
-              enabled: { default_value: true, runtime_key: on }";
+              enabled: { default_value: true, runtime_key: bench.on }";
 
 const ADMISSION: &str = "admission_control
             typed_config:
               \"@type\": TYPES.http.admission_control.v3.AdmissionControl
-              enabled: { default_value: true, runtime_key: on }
+              enabled: { default_value: true, runtime_key: bench.on }
               sampling_window: 30s
               success_criteria: { http_criteria: { } }";
 
