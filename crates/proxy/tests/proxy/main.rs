@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod authority;
 mod forward;
 mod grpc;
 mod hostile;
@@ -9,6 +10,7 @@ mod life;
 mod outbound;
 mod outbound_discovery;
 mod outbound_grpc;
+mod secure;
 mod shed;
 mod support;
 mod upgrade;
