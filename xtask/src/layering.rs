@@ -1,7 +1,7 @@
 //! Which crate may depend on which.
 //!
 //! ```text
-//! core, meter <- wire <- tidegate, load, sim <- quota <- proxy <- cli
+//! core, meter <- wire <- tls <- tidegate, load, sim <- quota <- proxy <- cli
 //! ```
 //!
 //! A crate depends on crates of lower layers only, in its tests as well, so that each can be read,
@@ -14,6 +14,7 @@ use crate::command::{cargo, read};
 const LAYERS: &[&[&str]] = &[
     &["tidegate-core", "tidegate-meter"],
     &["tidegate-wire"],
+    &["tidegate-tls"],
     &["tidegate", "tidegate-load", "tidegate-sim"],
     &["tidegate-quota"],
     &["tidegate-proxy"],

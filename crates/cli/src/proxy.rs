@@ -13,7 +13,7 @@ use tidegate::life::Phase;
 use tidegate_core::decision::Reason;
 use tidegate_proxy::config::LISTEN;
 use tidegate_proxy::config::Role;
-use tidegate_proxy::{Config, Protocol, Proxy, ProxyError, Upstream, Watch};
+use tidegate_proxy::{Config, Protocol, Proxy, ProxyError, Target, UpstreamTls, Watch};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How often it says what it would have refused, or has.
@@ -21,9 +21,9 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where the program is: `127.0.0.1:8080`, `app:8080`, or `unix:/PATH`
+    /// Where the program is: `127.0.0.1:8080`, `app:8080`, `https://app:8443`, or `unix:/PATH`
     #[arg(long, value_name = "PLACE", required_unless_present = "config")]
-    upstream: Option<Upstream>,
+    upstream: Option<Target>,
     /// A file in YAML that says how to run; read again when it changes, and on SIGHUP
     ///
     /// What the command line says goes over it.
@@ -98,17 +98,20 @@ impl Options {
             }
         } else {
             // Clap has seen to it that there is one of both.
-            let upstream = self.upstream.clone().ok_or_else(|| refused("no upstream".into()))?;
+            let target = self.upstream.clone().ok_or_else(|| refused("no upstream".into()))?;
             let listen = LISTEN.parse().map_err(|_| refused(LISTEN.into()))?;
-            let mut config = Config::new(listen, upstream);
+            let mut config = Config::new(listen, target.upstream);
             config.admin = Some(ADMIN);
             config
         };
-        if let Some(upstream) = &self.upstream {
+        if let Some(Target { upstream, tls }) = &self.upstream {
             if config.service == config.upstream.to_string() {
                 config.service = upstream.to_string();
             }
             config.upstream = upstream.clone();
+            // What the file says of it is good for any place that wants TLS.
+            let said = config.upstream_tls.take();
+            config.upstream_tls = tls.then(|| said.unwrap_or_else(UpstreamTls::default));
         }
         config.listen = self.listen.unwrap_or(config.listen);
         config.dark &= !self.enforce;
@@ -249,7 +252,8 @@ fn counts(proxy: &Proxy) -> Counts {
 
 fn announce(proxy: &Proxy, role: &Role) {
     if let Role::Inbound(config) = role {
-        say(&format!("listening at http://{} for {}", proxy.address(), config.upstream));
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
+        say(&format!("listening at {scheme}://{} for {}", proxy.address(), config.upstream));
         say(&format!("mode: {}", mode(config.dark)));
         say(&format!("watching {}", proxy.watched()));
     } else {

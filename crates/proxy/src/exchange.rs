@@ -32,11 +32,6 @@ pub(crate) async fn forward(
     ticket: Ticket,
 ) -> Response<ProxyBody<Leased<RequestBody>>> {
     let protocol = ticket.protocol();
-    let http2 = pool.is_http2(protocol == Protocol::Grpc);
-    let upgrade = !http2 && hop::wants_upgrade(&request);
-    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
-    // What we keep of a request in its extensions is nothing for hyper to carry along.
-    request.extensions_mut().clear();
     let refuse = |mut ticket: Ticket, refusal: Refusal| {
         if refusal == Refusal::TooLate {
             ticket.failed();
@@ -45,6 +40,18 @@ pub(crate) async fn forward(
         }
         refusal.respond(protocol).map(ProxyBody::ours)
     };
+    let upgrade = hop::wants_upgrade(&request);
+    let http2 = match pool.is_http2(protocol == Protocol::Grpc, upgrade) {
+        Some(known) => known,
+        None => match pool.ask().await {
+            Ok(http2) => http2,
+            Err(_) => return refuse(ticket, Refusal::Unreachable),
+        },
+    };
+    let upgrade = !http2 && upgrade;
+    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
+    // What we keep of a request in its extensions is nothing for hyper to carry along.
+    request.extensions_mut().clear();
     match hop::outgoing(&mut request, http2, upgrade) {
         Ok(()) => {}
         Err(Unforwardable::Connect) => return refuse(ticket, Refusal::NoTunnels),

@@ -128,7 +128,7 @@ fn to_http1<B>(request: &mut Request<B>) -> Result<(), Unforwardable> {
     Ok(())
 }
 
-fn to_http2<B>(request: &mut Request<B>) -> Result<(), Unforwardable> {
+pub(crate) fn to_http2<B>(request: &mut Request<B>) -> Result<(), Unforwardable> {
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(HOST);
     request.headers_mut().remove(TRAILER);

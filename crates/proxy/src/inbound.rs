@@ -87,7 +87,7 @@ impl Service<Request<RequestBody>> for Inbound {
                 let protocol = ticket.protocol();
                 let left = ticket.remaining();
                 // Over HTTP/2 the program hears of it.
-                let http2 = self.pool.is_http2(protocol == Protocol::Grpc);
+                let http2 = self.pool.is_http2(protocol == Protocol::Grpc, false) == Some(true);
                 let pool = Arc::clone(&self.pool);
                 let forwarded = forward(pool, self.answer_timeout, request, ticket);
                 Exchange::Forwarded(Forwarding {

@@ -26,10 +26,12 @@ pub mod outbound;
 pub mod pool;
 mod refuse;
 mod run;
+pub mod tls;
 pub mod watch;
 
 pub use config::{Config, ConfigError, Role};
 pub use outbound::{OutboundConfig, ServiceConfig};
 pub use pool::{Protocol, Upstream};
 pub use run::{Proxy, ProxyError};
+pub use tls::{Target, UpstreamTls};
 pub use watch::Watch;

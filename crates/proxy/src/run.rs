@@ -13,6 +13,7 @@ use crate::config::{Config, Role};
 use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::pool::Pool;
+use crate::tls::{self, Unusable};
 use bytes::Bytes;
 use core::cell::Cell;
 use core::convert::Infallible;
@@ -29,12 +30,11 @@ use tidegate::admin::{Admin, AdminError, Page};
 use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::{Life, Phase};
-use tidegate::serve::{self, Limits, RequestBody, ServeError};
+use tidegate::serve::{self, Limits, RequestBody, ServeError, Tls};
 use tidegate::signals::linux;
 use tidegate::task::BuildError;
 use tidegate_core::connection::gate::ConnectionGate;
 use tidegate_core::units::InvalidNumber;
-use tidegate_wire::customer::Identities;
 use tower_service::Service;
 
 /// Connections that wait to be taken, at each worker.
@@ -69,6 +69,9 @@ pub enum ProxyError {
     /// It cannot be found out who there is to send to.
     #[error(transparent)]
     Endpoints(#[from] InvalidEndpoints),
+    /// Certificates, keys or names are wrong.
+    #[error(transparent)]
+    Tls(#[from] Unusable),
     /// A worker ended in disorder.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -105,12 +108,20 @@ impl Proxy {
 
     fn inbound(config: Config) -> Result<Self, ProxyError> {
         let kept = Some(Box::new(config.clone()));
+        let tls = config.tls.map(|options| tls::server(options, &config.voice)).transpose()?;
+        let secure = match &config.upstream_tls {
+            Some(tls) => {
+                let client = tls.client("upstream_tls", &config.voice)?;
+                tls.to(&client, &config.upstream).map_err(Unusable::from)?
+            }
+            None => None,
+        };
         let count = worker_count(config.workers);
         let (listeners, address) = listen(config.listen, count)?;
         let seen = config.watch.start(&config.upstream)?;
         let mut builder = Task::builder(config.service.as_str())
             .executor(Executor::new(Clock::default()))
-            .identities(Identities::default().unidentified(config.ceiling))
+            .identities(config.identities.unidentified(config.ceiling))
             .everyone_else(config.everyone_else)
             .default_criticality(config.criticality)
             .dark(config.dark)
@@ -133,9 +144,10 @@ impl Proxy {
             life: life.clone(),
             gate,
             limits: config.limits,
+            tls: tls.map(Tls::from),
         };
         let doors = listeners.into_iter().map(|listener| {
-            let pool = Pool::new(config.upstream.clone(), config.pool);
+            let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());
             let (answer_timeout, alone_max) = (config.answer_timeout, config.alone_max);
             vec![(listener, Inbound::new(task.clone(), pool, answer_timeout, alone_max))]
         });
@@ -277,6 +289,7 @@ pub(crate) struct Setting {
     pub(crate) life: Life,
     pub(crate) gate: Arc<ConnectionGate>,
     pub(crate) limits: Limits,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// What one worker listens at, and who answers there.
@@ -328,13 +341,16 @@ impl Setting {
             let executor = Executor::single_threaded(self.clock.clone());
             try_join_all(doors.into_iter().map(|(listener, service)| async {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
-                serve::serve(listener, serve::each(service))
+                let mut server = serve::serve(listener, serve::each(service))
                     .life(self.life.clone())
                     .clock(self.clock.clone())
                     .executor(executor.clone())
                     .connections(Arc::clone(&self.gate))
-                    .limits(self.limits)
-                    .await?;
+                    .limits(self.limits);
+                if let Some(tls) = &self.tls {
+                    server = server.tls(tls.clone());
+                }
+                server.await?;
                 Ok::<_, ProxyError>(())
             }))
             .await?;

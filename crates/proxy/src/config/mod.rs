@@ -15,11 +15,14 @@
 mod outbound;
 mod role;
 mod text;
+mod tls;
 
 pub use role::Role;
 pub use text::{Span, Switch};
 
+use crate::outbound::Voice;
 use crate::pool::{PoolConfig, Protocol, Upstream};
+use crate::tls::{Target, UpstreamTls};
 use crate::watch::Watch;
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -33,6 +36,8 @@ use tidegate::life::LifeConfig;
 use tidegate::serve::Limits;
 use tidegate_core::connection::gate::ConnectionLimits;
 use tidegate_core::{CostRate, fleet};
+use tidegate_tls::{Clients, ServerOptions};
+use tidegate_wire::customer::Identities;
 
 /// Where to listen if nobody says.
 pub const LISTEN: &str = "127.0.0.1:8000";
@@ -47,6 +52,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where the program is.
     pub upstream: Upstream,
+    /// How it wants to be spoken to, if by TLS.
+    pub upstream_tls: Option<UpstreamTls>,
+    /// How callers are spoken to, if by TLS.
+    pub tls: Option<ServerOptions>,
     /// Connections to it.
     pub pool: PoolConfig,
     /// Threads that serve; as many as there are CPUs if not said.
@@ -72,12 +81,17 @@ pub struct Config {
     pub ceiling: Criticality,
     /// Customers, and what they may use.
     pub customers: Vec<(String, fleet::Limits)>,
+    /// Whose certificates make them which customer, and what they may claim. What callers without
+    /// any may claim is `ceiling`.
+    pub identities: Identities,
     /// What everyone else may use together.
     pub everyone_else: fleet::Limits,
     /// What requests count as that do not say.
     pub criticality: Criticality,
     /// Where the page for operators is, if anywhere.
     pub admin: Option<SocketAddr>,
+    /// Who hears what an operator should know.
+    pub voice: Voice,
 }
 
 impl Config {
@@ -88,6 +102,8 @@ impl Config {
             service: upstream.to_string(),
             listen,
             upstream,
+            upstream_tls: None,
+            tls: None,
             pool: PoolConfig::default(),
             workers: None,
             dark: true,
@@ -101,9 +117,11 @@ impl Config {
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
             customers: Vec::new(),
+            identities: Identities::default(),
             everyone_else: fleet::Limits::UNLIMITED,
             criticality: Criticality::Critical,
             admin: None,
+            voice: Voice::default(),
         }
     }
 
@@ -112,7 +130,9 @@ impl Config {
         let gone = |(name, _): &(String, _)| !other.customers.iter().any(|(n, _)| n == name);
         [
             ("upstream", self.upstream != other.upstream),
+            ("upstream_tls", self.upstream_tls != other.upstream_tls),
             ("listen", self.listen != other.listen),
+            ("tls (other files than before)", self.tls != other.tls),
             ("service", self.service != other.service),
             ("protocol", self.pool.protocol != other.pool.protocol),
             ("watch", self.watch != other.watch),
@@ -130,6 +150,7 @@ impl Config {
             ("connections", self.connections != other.connections),
             ("drain", self.life != other.life),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
+            ("customers (who they are)", self.identities != other.identities),
         ]
         .into_iter()
         .filter_map(|(key, differs)| differs.then_some(key))
@@ -180,7 +201,9 @@ impl fmt::Display for ConfigError {
 struct Raw {
     #[serde(default)]
     role: RoleName,
-    upstream: Place<Upstream>,
+    upstream: Place<Target>,
+    upstream_tls: Option<tls::Upstream>,
+    tls: Option<tls::Tls>,
     listen: Option<SocketAddr>,
     service: Option<String>,
     #[serde(default)]
@@ -200,7 +223,9 @@ struct Raw {
     #[serde(default)]
     drain: Drain,
     #[serde(default)]
-    customers: BTreeMap<String, Quota>,
+    customers: tls::Customers,
+    #[serde(default)]
+    delegators: Vec<String>,
     everyone_else: Option<Quota>,
 }
 
@@ -275,7 +300,21 @@ impl Raw {
             Some(listen) => listen,
             None => LISTEN.parse().map_err(|_| (String::new(), String::new()))?,
         };
-        let mut config = Config::new(listen, self.upstream.0);
+        let Target { upstream, tls: secure } = self.upstream.0;
+        let mut config = Config::new(listen, upstream);
+        config.upstream_tls = match self.upstream_tls {
+            Some(tls) if secure => Some(tls.resolve("upstream_tls")?),
+            Some(_) => {
+                let what = "upstream_tls for an upstream without TLS".to_owned();
+                return Err((what, "upstream: https://HOST:PORT".to_owned()));
+            }
+            None => secure.then(UpstreamTls::default),
+        };
+        config.tls = self.tls.map(tls::Tls::resolve).transpose()?;
+        if config.tls.is_some() {
+            // A handshake takes up to a millisecond of CPU: core's own numbers are made for that.
+            config.connections = ConnectionLimits::default();
+        }
         if let Some(service) = self.service {
             config.service = service;
         }
@@ -294,15 +333,9 @@ impl Raw {
         self.timeouts.apply(&mut config)?;
         self.connections.apply(&mut config.connections, &mut config.limits);
         self.drain.apply(&mut config.life);
-        for (name, quota) in self.customers {
-            let limits = quota.limits(&format!("customers.{name}"))?;
-            config.customers.push((name, limits));
-        }
-        if !config.customers.is_empty() {
-            let what = "customers are told by their certificates, and there is no TLS yet";
-            let right = "everyone_else, which is for all; leave `customers` out";
-            return Err((what.to_owned(), right.to_owned()));
-        }
+        let shown = config.tls.as_ref().is_some_and(|tls| tls.clients != Clients::Ignored);
+        (config.customers, config.identities) =
+            tls::customers(self.customers, &self.delegators, shown, config.identities)?;
         if let Some(quota) = self.everyone_else {
             config.everyone_else = quota.limits("everyone_else")?;
         }

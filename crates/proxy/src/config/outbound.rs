@@ -9,7 +9,7 @@
 //! ```
 
 use super::text::{self, Level, Place, Span, Switch};
-use super::{Connections, Drain, RoleName, Speaks, Wrong};
+use super::{Connections, Drain, RoleName, Speaks, Wrong, tls};
 use crate::outbound::{
     Check, DNS_PERIOD, DatacenterConfig, Endpoints, FILE_PERIOD, HealthConfig, Host,
     OutboundConfig, ServiceConfig, parse_endpoint,
@@ -71,6 +71,7 @@ struct Service {
     period: Option<Span>,
     #[serde(default)]
     protocol: Speaks,
+    tls: Option<tls::Upstream>,
     host: Option<Place<Host>>,
     #[serde(default)]
     policy: Policy,
@@ -287,6 +288,7 @@ impl Service {
         };
         let mut config = ServiceConfig::new(self.name, self.listen, endpoints);
         config.pool.protocol = self.protocol.into();
+        config.tls = self.tls.map(|tls| tls.resolve("tls")).transpose()?;
         config.host = self.host.map(|host| host.0);
         config.balance = self.policy.balance(self.slow_start.map(|window| window.0));
         if let Some(Place(Path(path))) = self.probe {

@@ -80,9 +80,14 @@ fn what_is_wrong_is_refused_with_what_would_be_right() {
             "`HIGH` is no criticality",
             "SHEDDABLE",
         ),
-        ("upstream: a:1\ncustomers: { a: { HIGH: 1 } }", "", "`HIGH` in customers.a", "SHEDDABLE"),
-        ("upstream: a:1\ncustomers: { a: { SHEDDABLE: 2, total: 1 } }", "", "customers.a", "lower"),
-        ("upstream: a:1\ncustomers: { a: 1 }", "", "no TLS yet", "everyone_else"),
+        ("upstream: a:1\neveryone_else: { HIGH: 1 }", "", "`HIGH` in everyone_else", "SHEDDABLE"),
+        ("upstream: a:1\neveryone_else: { SHEDDABLE: 2, total: 1 }", "", "everyone_else", "lower"),
+        ("upstream: a:1\ncustomers: { a: {} }", "", "not asked for any", "everyone_else"),
+        ("upstream: a:1\ntls: { cert: a }", "2:", "key", ""),
+        ("upstream: a:1\ntls: { cert: a, key: b, client: optional }", "", "client_ca", "roots"),
+        ("upstream: a:1\nupstream_tls: { ca: a }", "", "without TLS", "https://"),
+        ("upstream: https://a:1\nupstream_tls: { cert: a }", "", "one of `cert`", "both"),
+        ("upstream: https://a:1\nupstream_tls: { name: 'a b' }", "", "upstream_tls.name", "app."),
         ("upstream: a:1\nupstream: b:1", "2:", "upstream", ""),
         ("upstream: [", "", "", ""),
         ("", "", "", ""),
@@ -91,6 +96,57 @@ fn what_is_wrong_is_refused_with_what_would_be_right() {
         assert!(error.starts_with(&format!("proxy.yaml:{at}")), "{text:?}: {error}");
         assert!(error.contains(what) && error.contains(right), "{text:?}: {error}");
         assert!(error.contains("\n  right: "), "{text:?}: {error}");
+    }
+}
+
+/// With certificates of callers.
+fn parse_secure(text: &str) -> Result<Config, String> {
+    let tls = "{ cert: /c, key: /k, client_ca: /r }";
+    parse(&format!("upstream: https://app:8443\ntls: {tls}\n{text}"))
+}
+
+#[test]
+fn customers_are_told_by_their_certificates() {
+    let config = parse_secure(
+        "
+upstream_tls: { ca: /a, cert: /b, key: /d, name: app.internal }
+delegators: [spiffe://d/edge]
+customers:
+  shop: { quota: { total: 2, SHEDDABLE: 1 }, identities: [spiffe://d/shop/**, dns:shop.internal] }
+  till: { identities: [spiffe://d/till], ceiling: CRITICAL_PLUS }
+",
+    )
+    .unwrap();
+    let peer = |identity| config.identities.peer(Some(identity));
+    assert_eq!(peer("spiffe://d/shop/web").name(), Some("shop"));
+    assert_eq!(peer("dns:shop.internal").name(), Some("shop"));
+    assert_eq!(peer("spiffe://d/till").ceiling(), Criticality::CriticalPlus);
+    assert!(peer("spiffe://d/edge").is_delegator());
+    let names: Vec<&str> = config.customers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["shop", "till"]);
+    assert_eq!(config.customers[1].1, fleet::Limits::UNLIMITED);
+    let upstream = config.upstream_tls.unwrap();
+    assert_eq!(upstream.name.as_deref(), Some("app.internal"));
+    assert!(upstream.options.identity.is_some());
+    assert!(matches!(config.tls.unwrap().clients, Clients::Required(_)));
+    assert_eq!(config.connections.accepts_per_second, 500);
+    for (text, what, right) in [
+        ("customers: { a: {} }", "nobody could be it", "spiffe://"),
+        ("customers: { a: { identities: [shop] } }", "customers.a.identities", "dns:NAME"),
+        (
+            "customers: { a: { identities: ['spiffe://d/**'], ceiling: CRITICAL_PLUS } }",
+            "CRITICAL_PLUS goes to single ones",
+            "spiffe://",
+        ),
+        (
+            "customers: { a: { quota: { HIGH: 1 }, identities: [dns:a] } }",
+            "customers.a.quota",
+            "total",
+        ),
+        ("delegators: ['spiffe://d/*']", "each named in full", "spiffe://"),
+    ] {
+        let error = parse_secure(text).unwrap_err();
+        assert!(error.contains(what) && error.contains(right), "{text:?}: {error}");
     }
 }
 

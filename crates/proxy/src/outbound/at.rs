@@ -10,7 +10,8 @@
 //! **Attempts.** The layer above numbers its own attempts from 1. A program that retries through us
 //! has made some before: they are added, so that a backend sees how often it was really tried.
 
-use crate::pool::{Failure, Leased, Pool, PoolConfig, Upstream};
+use crate::hop;
+use crate::pool::{Failure, Leased, Pool, PoolConfig, Secure, Upstream};
 use crate::run;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -65,8 +66,15 @@ pub(super) struct Says {
 }
 
 impl At {
-    pub(super) fn new(place: &Upstream, config: PoolConfig, workers: usize, says: Says) -> Self {
-        let pools = (0..workers).map(|_| Pool::new(place.clone(), config)).collect();
+    pub(super) fn new(
+        place: &Upstream,
+        config: PoolConfig,
+        secure: Option<&Secure>,
+        workers: usize,
+        says: Says,
+    ) -> Self {
+        let pools = (0..workers).map(|_| Pool::new(place.clone(), config, secure.cloned()));
+        let pools = pools.collect();
         Self { pools, says }
     }
 
@@ -101,12 +109,26 @@ impl Service<Request<Sent>> for At {
         }
         // What is kept of a request in its extensions is nothing for hyper to carry along.
         request.extensions_mut().clear();
-        let (pool, http2) = (Arc::clone(self.pool()), request.version() == Version::HTTP_2);
+        let pool = Arc::clone(self.pool());
         Box::pin(async move {
-            pool.send(request, http2).await.map_err(|failure| match failure {
-                Failure::Broken(_) => failure.into(),
-                unconnected => Unsent(unconnected.into()).into(),
-            })
+            let told = |failure: Failure| -> BoxError {
+                match failure {
+                    Failure::Broken(_) => failure.into(),
+                    unconnected => Unsent(unconnected.into()).into(),
+                }
+            };
+            let mut http2 = request.version() == Version::HTTP_2;
+            if !http2 {
+                // It was written for what is spoken without TLS.
+                http2 = match pool.is_http2(false, hop::wants_upgrade(&request)) {
+                    Some(known) => known,
+                    None => pool.ask().await.map_err(told)?,
+                };
+                if http2 {
+                    hop::to_http2(&mut request)?;
+                }
+            }
+            pool.send(request, http2).await.map_err(told)
         })
     }
 }

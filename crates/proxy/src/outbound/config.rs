@@ -7,6 +7,7 @@ use super::endpoints::InvalidEndpoints;
 use super::health::HealthConfig;
 use crate::config::connection_limits;
 use crate::pool::{PoolConfig, Upstream};
+use crate::tls::UpstreamTls;
 use core::fmt;
 use core::num::NonZeroUsize;
 use core::time::Duration;
@@ -90,6 +91,9 @@ pub struct ServiceConfig {
     pub endpoints: Endpoints,
     /// Connections to each endpoint.
     pub pool: PoolConfig,
+    /// How endpoints want to be spoken to, if by TLS. The name that their certificates have to have
+    /// is the one that was looked up, or else each endpoint's host, if not said.
+    pub tls: Option<UpstreamTls>,
     /// The host that requests name; the one that the program has named if not said.
     pub host: Option<Host>,
     /// How an endpoint is picked.
@@ -134,6 +138,7 @@ impl ServiceConfig {
             listen,
             endpoints,
             pool: PoolConfig::default(),
+            tls: None,
             host: None,
             balance: Balance::default(),
             probe: PathAndQuery::from_static("/readyz"),
@@ -153,6 +158,15 @@ impl ServiceConfig {
             criticality: None,
             propagate: true,
         }
+    }
+
+    /// How its endpoints are spoken to by TLS, by the name that was looked up where nobody says.
+    pub(super) fn secured(&self) -> Option<UpstreamTls> {
+        let mut tls = self.tls.clone()?;
+        if let (None, Endpoints::Dns { name, .. }) = (&tls.name, &self.endpoints) {
+            tls.name = name.rsplit_once(':').map(|(host, _)| host.to_owned());
+        }
+        Some(tls)
     }
 
     /// The names of its datacenters.
@@ -290,7 +304,7 @@ impl Voice {
         Self(Arc::new(say))
     }
 
-    pub(super) fn say(&self, line: &str) {
+    pub(crate) fn say(&self, line: &str) {
         (self.0)(line);
     }
 }

@@ -46,7 +46,7 @@ use probe::Probe;
 use std::sync::Arc;
 use tidegate::Task;
 use tidegate::admin::Admin;
-use tidegate::client::{Balance, Balancer, Endpoint, Layer};
+use tidegate::client::{Balance, Balancer, BoxError, Endpoint, Layer};
 use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::Life;
@@ -96,8 +96,13 @@ pub(crate) fn start(config: OutboundConfig) -> Result<Proxy, ProxyError> {
     }
     let page = run::page(config.admin, &life, admin)?;
     let gate = Arc::new(ConnectionGate::new(config.connections)?);
-    let setting =
-        Setting { clock: task.clock().clone(), life: life.clone(), gate, limits: config.limits };
+    let setting = Setting {
+        clock: task.clock().clone(),
+        life: life.clone(),
+        gate,
+        limits: config.limits,
+        tls: None,
+    };
     let workers = run::spawn_workers(&setting, doors.into_iter())?;
     let watched = "nobody: it stands beside a client".to_owned();
     Ok(Proxy { task, life, services, watched, workers, page, config: None })
@@ -123,12 +128,22 @@ fn balancer(
 ) -> Result<Balancer<At>, ProxyError> {
     let discovery = discovery::discovery(service, voice)?;
     let pool = service.pool;
+    let secure = service.secured().map(|tls| {
+        let client = tls.client(&format!("tls of {}", service.name), voice)?;
+        Ok::<_, ProxyError>((tls, client))
+    });
+    let secure = secure.transpose()?;
     let says = Says {
         asks: matches!(service.balance, Balance::Weighted(_) | Balance::Prequal(_)),
         propagate: service.propagate,
     };
     let make = move |endpoint: &Endpoint| {
-        config::upstream(endpoint).map(|place| At::new(&place, pool, workers, says))
+        let place = config::upstream(endpoint)?;
+        let secure = match &secure {
+            Some((tls, client)) => tls.to(client, &place)?,
+            None => None,
+        };
+        Ok::<_, BoxError>(At::new(&place, pool, secure.as_ref(), workers, says))
     };
     let mut builder = Balancer::builder(discovery, make)
         .balance(service.balance)

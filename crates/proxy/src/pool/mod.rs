@@ -12,9 +12,11 @@
 
 mod idle;
 mod leased;
+mod secure;
 mod shared;
 
 pub(crate) use leased::Leased;
+pub(crate) use secure::Secure;
 
 use bytes::Bytes;
 use core::cell::Cell;
@@ -25,12 +27,14 @@ use http_body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use idle::Idle;
+use secure::Spoken;
 use shared::{Shared, Stream, Streams};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tidegate_tls::Offer;
 use tokio::net::{TcpStream, UnixStream};
 
 /// A request that finds so many connections closed under it fails; there may have been one for each
@@ -48,7 +52,8 @@ const SWEEP_MIN: Duration = Duration::from_millis(100);
 /// Which protocol the program speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// gRPC by HTTP/2, all else by HTTP/1: what most programs understand.
+    /// gRPC by HTTP/2, all else by HTTP/1: what most programs understand. Behind TLS, what it picks
+    /// by ALPN.
     #[default]
     Auto,
     /// HTTP/1 only.
@@ -76,11 +81,17 @@ pub enum Upstream {
 )]
 pub struct InvalidUpstream(String);
 
+impl InvalidUpstream {
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
 impl FromStr for Upstream {
     type Err = InvalidUpstream;
 
     fn from_str(text: &str) -> Result<Self, InvalidUpstream> {
-        let invalid = || InvalidUpstream(text.to_owned());
+        let invalid = || InvalidUpstream::new(text);
         let place = text.strip_prefix("http://").unwrap_or(text);
         let place = place.strip_suffix('/').unwrap_or(place);
         if let Some(path) = place.strip_prefix("unix:") {
@@ -169,6 +180,8 @@ pub(crate) fn watching<T>(poll: impl FnOnce() -> T) -> (T, bool) {
 pub(crate) struct Pool<B> {
     upstream: Upstream,
     config: PoolConfig,
+    secure: Option<Secure>,
+    spoken: Spoken,
     idle: Mutex<Idle<http1::SendRequest<B>>>,
     shared: Shared<B>,
     /// Held by whoever makes a shared one.
@@ -243,12 +256,16 @@ impl<B> Pool<B> {
         });
     }
 
-    /// Whether a call of gRPC, or of anything else, goes by HTTP/2.
-    pub(crate) const fn is_http2(&self, grpc: bool) -> bool {
+    /// Whether a call of gRPC, or of anything else, goes by HTTP/2; nothing if the program has to
+    /// be asked ([`Pool::ask`]).
+    pub(crate) fn is_http2(&self, grpc: bool, upgrade: bool) -> Option<bool> {
         match self.config.protocol {
-            Protocol::Auto => grpc,
-            Protocol::Http1 => false,
-            Protocol::Http2 => true,
+            Protocol::Auto if grpc || self.secure.is_none() => Some(grpc),
+            // Only HTTP/1.1 can change its protocol.
+            Protocol::Auto if upgrade => Some(false),
+            Protocol::Auto => self.spoken.is_http2(),
+            Protocol::Http1 => Some(false),
+            Protocol::Http2 => Some(true),
         }
     }
 }
@@ -258,10 +275,12 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    pub(crate) fn new(upstream: Upstream, config: PoolConfig) -> Arc<Self> {
+    pub(crate) fn new(upstream: Upstream, config: PoolConfig, secure: Option<Secure>) -> Arc<Self> {
         Arc::new(Self {
             upstream,
             config,
+            secure,
+            spoken: Spoken::default(),
             idle: Mutex::default(),
             shared: Shared::default(),
             making: tokio::sync::Mutex::new(()),
@@ -276,6 +295,24 @@ where
         http2: bool,
     ) -> Result<Response<Leased<B>>, Failure> {
         if http2 { self.send_http2(request).await } else { self.send_http1(request).await }
+    }
+
+    /// Whether the program speaks HTTP/2, by a connection that is then there to be used.
+    pub(crate) async fn ask(self: &Arc<Self>) -> Result<bool, Failure> {
+        let _one = self.making().await?;
+        if let Some(known) = self.is_http2(false, false) {
+            return Ok(known);
+        }
+        let (io, http2) = self.connect(Offer::Either).await?;
+        if http2 {
+            self.share(io).await?;
+        } else {
+            let sender = Self::use_alone(io).await?;
+            let idle_max = self.config.idle_max;
+            self.idle().put(sender, tokio::time::Instant::now(), idle_max);
+        }
+        self.spoken.is(http2);
+        Ok(http2)
     }
 
     async fn send_http1(
@@ -332,7 +369,11 @@ where
     }
 
     async fn connect_http1(&self) -> Result<http1::SendRequest<B>, Failure> {
-        let io = self.connect().await?;
+        let (io, _) = self.connect(Offer::Http1).await?;
+        Self::use_alone(io).await
+    }
+
+    async fn use_alone(io: TokioIo<Io>) -> Result<http1::SendRequest<B>, Failure> {
         let (sender, connection) = http1::handshake(io).await.map_err(Failure::Unsent)?;
         // It ends by itself when the sender is gone or the program hangs up.
         tokio::spawn(connection.with_upgrades());
@@ -343,6 +384,9 @@ where
         self: &Arc<Self>,
         mut request: Request<B>,
     ) -> Result<Response<Leased<B>>, Failure> {
+        if self.secure.is_some() {
+            secure::mark(&mut request);
+        }
         for tried in 0.. {
             let (mut sender, stream, is_new) = self.connection_http2().await?;
             SENT.set(true);
@@ -368,13 +412,15 @@ where
         if let Some((sender, stream)) = self.shared.take() {
             return Ok((sender, stream, false));
         }
-        // Whoever waits for somebody else's attempt waits no longer than for one of its own.
-        let making = tokio::time::timeout(self.config.connect_timeout, self.making.lock()).await;
-        let _one = making.map_err(|_| Failure::ConnectTimeout)?;
+        let _one = self.making().await?;
         if let Some((sender, stream)) = self.shared.take() {
             return Ok((sender, stream, false));
         }
-        let failure = match self.connect_http2().await {
+        let made = match self.connect(Offer::Http2).await {
+            Ok((io, _)) => self.share(io).await,
+            Err(failure) => Err(failure),
+        };
+        let failure = match made {
             Ok((sender, stream)) => return Ok((sender, stream, true)),
             Err(failure) => failure,
         };
@@ -382,8 +428,16 @@ where
         Ok((sender, stream, false))
     }
 
-    async fn connect_http2(self: &Arc<Self>) -> Result<(http2::SendRequest<B>, Stream), Failure> {
-        let io = self.connect().await?;
+    /// Waits for somebody else's attempt no longer than for one of its own.
+    async fn making(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
+        let making = tokio::time::timeout(self.config.connect_timeout, self.making.lock()).await;
+        making.map_err(|_| Failure::ConnectTimeout)
+    }
+
+    async fn share(
+        self: &Arc<Self>,
+        io: TokioIo<Io>,
+    ) -> Result<(http2::SendRequest<B>, Stream), Failure> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         // None before the program has said how many.
         builder.timer(TokioTimer::new()).initial_max_send_streams(0);
@@ -403,21 +457,26 @@ where
         Ok((sender, stream))
     }
 
-    async fn connect(&self) -> Result<TokioIo<Io>, Failure> {
+    /// A connection, and whether HTTP/2 was picked on it.
+    async fn connect(&self, offer: Offer) -> Result<(TokioIo<Io>, bool), Failure> {
         let connecting = async {
-            Ok(match &self.upstream {
-                Upstream::Address(address) => {
-                    Io::Tcp { io: nodelay(TcpStream::connect(address).await?) }
+            let io = match &self.upstream {
+                Upstream::Address(address) => TcpStream::connect(address).await?,
+                Upstream::Name(name) => TcpStream::connect(name.as_str()).await?,
+                Upstream::Unix(path) => {
+                    return Ok((Io::Unix { io: UnixStream::connect(path).await? }, false));
                 }
-                Upstream::Name(name) => {
-                    Io::Tcp { io: nodelay(TcpStream::connect(name.as_str()).await?) }
-                }
-                Upstream::Unix(path) => Io::Unix { io: UnixStream::connect(path).await? },
-            })
+            };
+            let io = nodelay(io);
+            match &self.secure {
+                Some(secure) => secure.shake(io, offer).await,
+                None => Ok((Io::Tcp { io }, false)),
+            }
         };
         let connected = tokio::time::timeout(self.config.connect_timeout, connecting).await;
-        let io = connected.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Connect)?;
-        Ok(TokioIo::new(io))
+        let connected = connected.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Connect);
+        let (io, http2) = connected.inspect_err(|failure| self.spoken.forget_if(failure))?;
+        Ok((TokioIo::new(io), http2))
     }
 }
 
@@ -428,11 +487,12 @@ fn nodelay(io: TcpStream) -> TcpStream {
 }
 
 pin_project_lite::pin_project! {
-    /// A socket of either kind.
+    /// A socket of any kind.
     #[project = IoProjection]
     #[derive(Debug)]
     pub(crate) enum Io {
         Tcp { #[pin] io: TcpStream },
+        Tls { #[pin] io: Box<tidegate_tls::tokio_rustls::client::TlsStream<TcpStream>> },
         Unix { #[pin] io: UnixStream },
     }
 }
@@ -441,6 +501,7 @@ macro_rules! either {
     ($io:expr, $method:ident ( $($argument:expr),* )) => {
         match $io.project() {
             IoProjection::Tcp { io } => io.$method($($argument),*),
+            IoProjection::Tls { io } => io.$method($($argument),*),
             IoProjection::Unix { io } => io.$method($($argument),*),
         }
     };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod authority;
 mod connections;
 mod forward;
 mod grpc;
@@ -10,6 +11,7 @@ mod life;
 mod outbound;
 mod outbound_discovery;
 mod outbound_grpc;
+mod secure;
 mod shed;
 mod support;
 mod upgrade;

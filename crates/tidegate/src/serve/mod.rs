@@ -54,7 +54,9 @@ pub use limits::{InvalidLimit, Limits};
 pub use listener::Listener;
 pub use peer::Peer;
 #[cfg(feature = "tls")]
-pub use tls::{ClientCertificates, InvalidTls, Tls};
+pub use tidegate_tls::InvalidTls;
+#[cfg(feature = "tls")]
+pub use tls::{ClientCertificates, Tls};
 
 use crate::clock::Clock;
 use crate::executor::Executor;

@@ -45,8 +45,9 @@ impl Peer {
         self.inner.criticality
     }
 
-    /// The SPIFFE ID in its certificate, which was signed by one that we trust: `spiffe://…`.
-    /// Nothing without TLS, without a certificate, and where there is not exactly one such name.
+    /// Who its certificate says it is, which was signed by one that we trust: its one SPIFFE ID,
+    /// `spiffe://…`, or else its first name of DNS, `dns:…`. Nothing without TLS, without a
+    /// certificate, and without such a name.
     pub fn identity(&self) -> Option<&str> {
         self.inner.identity.as_deref()
     }

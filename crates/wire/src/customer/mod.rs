@@ -2,12 +2,13 @@
 //!
 //! A customer pays for what is done in its name, and a criticality decides who is served when not
 //! everybody can be. Both would be worth nothing if a header could claim them. So they rest on the
-//! identity that the connection has proved: the SPIFFE ID of the peer's certificate.
+//! identity that the connection has proved: the SPIFFE ID of the peer's certificate, or else its name
+//! of DNS, written `dns:…`.
 //!
-//! - **Customer.** The first pattern that the peer's ID fits names it. A header `x-customer` is
+//! - **Customer.** The first pattern that the peer's identity fits names it, or was given its name. A header `x-customer` is
 //!   believed only from peers that were named as *delegators* (a gateway that calls for many); from
 //!   anyone else it is ignored and counted ([`Fault::CustomerByStranger`]).
-//! - **Ceiling.** The first ceiling that the peer's ID fits limits what it may claim; a claim above
+//! - **Ceiling.** The first ceiling that the peer's identity fits limits what it may claim; a claim above
 //!   is lowered and counted ([`Fault::AboveCeiling`]). Without one, and without an identity, it is
 //!   `CRITICAL`, which is what a request without a claim counts as anyway. `CRITICAL_PLUS` is
 //!   granted to single workloads by name: a pattern that does so is refused.
@@ -37,6 +38,7 @@
 //! ```
 
 mod pattern;
+mod rule;
 mod spiffe;
 
 pub use spiffe::{InvalidSpiffeId, SpiffeId};
@@ -45,7 +47,7 @@ use crate::faults::{Fault, Faults};
 use crate::headers::X_CUSTOMER;
 use crate::text::trim;
 use http::HeaderMap;
-use pattern::Pattern;
+use rule::{Rule, Who};
 use tidegate_core::Criticality;
 use tidegate_core::criticality::Clamped;
 
@@ -68,6 +70,18 @@ pub enum InvalidRule {
         /// What is wrong with it.
         why: InvalidSpiffeId,
     },
+    /// No name of DNS.
+    #[error("`{name}` is no name of DNS: one in full and without *, such as dns:shop.internal")]
+    Dns {
+        /// What was given.
+        name: String,
+    },
+    /// It says which part is the customer, where the customer is named.
+    #[error("`{pattern}` is for one customer and cannot have {{customer}} in it: * fits any part")]
+    Named {
+        /// What was given.
+        pattern: String,
+    },
     /// It does not say which part is the customer, or says it twice.
     #[error("`{pattern}` has to have {{customer}} in one place, such as /ns/{{customer}}/**")]
     Customer {
@@ -86,22 +100,19 @@ pub enum InvalidRule {
     },
 }
 
-fn parse(text: &str) -> Result<Pattern, InvalidRule> {
-    Pattern::parse(text).map_err(|why| InvalidRule::Pattern { pattern: text.to_owned(), why })
-}
-
-fn parse_name(text: &str, what: &'static str) -> Result<Pattern, InvalidRule> {
-    let pattern = parse(text)?;
+fn parse_name(text: &str, what: &'static str) -> Result<Rule, InvalidRule> {
+    let pattern = Rule::parse(text)?;
     let error = || InvalidRule::NotAName { pattern: text.to_owned(), what };
     pattern.is_name().then_some(pattern).ok_or_else(error)
 }
 
 /// Which identities there are, and what each may do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identities {
-    customers: Vec<Pattern>,
-    delegators: Vec<Pattern>,
-    ceilings: Vec<(Pattern, Criticality)>,
+    /// With a name, where it is not a part of the identity.
+    customers: Vec<(Rule, Option<Box<str>>)>,
+    delegators: Vec<Rule>,
+    ceilings: Vec<(Rule, Criticality)>,
     unidentified: Criticality,
 }
 
@@ -121,11 +132,23 @@ impl Identities {
     /// Workloads whose ID fits `pattern` belong to the customer that it names. The first pattern
     /// that fits counts.
     pub fn customer(mut self, pattern: &str) -> Result<Self, InvalidRule> {
-        let parsed = parse(pattern)?;
+        let parsed = Rule::parse(pattern)?;
         if parsed.customers() != 1 {
             return Err(InvalidRule::Customer { pattern: pattern.to_owned() });
         }
-        self.customers.push(parsed);
+        self.customers.push((parsed, None));
+        Ok(self)
+    }
+
+    /// Workloads whose identity fits `pattern`, or is the name of DNS `dns:…`, belong to the
+    /// customer `name`. The first pattern that fits counts, of these and of
+    /// [`Identities::customer`].
+    pub fn belongs(mut self, pattern: &str, name: &str) -> Result<Self, InvalidRule> {
+        let parsed = Rule::parse(pattern)?;
+        if parsed.customers() != 0 {
+            return Err(InvalidRule::Named { pattern: pattern.to_owned() });
+        }
+        self.customers.push((parsed, Some(name.into())));
         Ok(self)
     }
 
@@ -141,7 +164,7 @@ impl Identities {
     pub fn ceiling(mut self, pattern: &str, ceiling: Criticality) -> Result<Self, InvalidRule> {
         let parsed = match ceiling {
             Criticality::CriticalPlus => parse_name(pattern, "CRITICAL_PLUS")?,
-            _ => parse(pattern)?,
+            _ => Rule::parse(pattern)?,
         };
         self.ceilings.push((parsed, ceiling));
         Ok(self)
@@ -157,22 +180,50 @@ impl Identities {
         self
     }
 
-    /// The peer with this URI in its certificate, or with none. A URI that is no SPIFFE ID proves
-    /// nothing.
+    /// The peer whose certificate says that it is `identity` (`spiffe://…` or `dns:…`), or that has
+    /// none. What is neither proves nothing.
     ///
     /// Once per connection: goes through all rules, and allocates.
-    pub fn peer(&self, uri: Option<&str>) -> Peer {
-        let Some(id) = uri.and_then(|uri| SpiffeId::parse(uri).ok()) else {
+    pub fn peer(&self, identity: Option<&str>) -> Peer {
+        let Some(id) = identity.and_then(Who::parse) else {
             return Peer { customer: None, delegator: false, ceiling: self.unidentified };
         };
-        let customer = self.customers.iter().find_map(|pattern| pattern.fit(&id));
-        let customer = customer.and_then(|fit| fit.customer);
+        let customer = self.customers.iter().find_map(|(rule, name)| {
+            let fit = rule.fit(&id)?;
+            Some(name.as_deref().or(fit.customer))
+        });
+        let customer = customer.flatten();
         let ceiling = self.ceilings.iter().find(|(pattern, _)| pattern.fit(&id).is_some());
         Peer {
             customer: customer.filter(|name| name.len() <= NAME_MAX).map(Into::into),
             delegator: self.delegators.iter().any(|pattern| pattern.fit(&id).is_some()),
             ceiling: ceiling.map_or(CEILING_DEFAULT, |&(_, ceiling)| ceiling),
         }
+    }
+}
+
+/// Which identities a rule is about: a pattern of SPIFFE IDs, or one name of DNS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdentityPattern(Rule);
+
+impl IdentityPattern {
+    /// As in [`Identities::belongs`].
+    pub fn parse(pattern: &str) -> Result<Self, InvalidRule> {
+        let rule = Rule::parse(pattern)?;
+        if rule.customers() != 0 {
+            return Err(InvalidRule::Named { pattern: pattern.to_owned() });
+        }
+        Ok(Self(rule))
+    }
+
+    /// Whether it is about one identity and no more.
+    pub fn is_name(&self) -> bool {
+        self.0.is_name()
+    }
+
+    /// Whether whoever is called `identity` is meant.
+    pub fn fits(&self, identity: &str) -> bool {
+        Who::parse(identity).is_some_and(|who| self.0.fit(&who).is_some())
     }
 }
 
@@ -287,6 +338,35 @@ mod tests {
     }
 
     #[test]
+    fn customers_that_are_named() {
+        let identities = Identities::default()
+            .belongs("spiffe://d/ns/shop/**", "shop")
+            .unwrap()
+            .belongs("dns:Till.shop.internal", "shop")
+            .unwrap()
+            .customer("spiffe://d/ns/{customer}/**")
+            .unwrap()
+            .delegator("dns:gateway.internal")
+            .unwrap()
+            .ceiling("dns:till.shop.internal", CriticalPlus)
+            .unwrap();
+        for (identity, customer, delegator, ceiling) in [
+            ("spiffe://d/ns/shop/sa/web", Some("shop"), false, Critical),
+            ("spiffe://d/ns/maps/sa/web", Some("maps"), false, Critical),
+            ("dns:till.shop.internal", Some("shop"), false, CriticalPlus),
+            ("dns:TILL.shop.internal", Some("shop"), false, CriticalPlus),
+            ("dns:gateway.internal", None, true, Critical),
+            ("dns:other.till.shop.internal", None, false, Critical),
+            ("till.shop.internal", None, false, Critical),
+            ("dns:", None, false, Critical),
+        ] {
+            let peer = identities.peer(Some(identity));
+            let found = (peer.name(), peer.is_delegator(), peer.ceiling());
+            assert_eq!(found, (customer, delegator, ceiling), "{identity}");
+        }
+    }
+
+    #[test]
     fn only_delegators_speak_for_others() {
         let gateway = identities().peer(Some("spiffe://d/ns/edge/sa/gateway"));
         let stranger = identities().peer(Some("spiffe://d/ns/shop/sa/web"));
@@ -334,6 +414,9 @@ mod tests {
             (none().customer("spiffe://d/ns/*"), "{customer} in one place"),
             (none().customer("spiffe://d/{customer}/{customer}"), "{customer} in one place"),
             (none().customer("prod/{customer}"), "begins with spiffe://"),
+            (none().belongs("spiffe://d/{customer}", "shop"), "cannot have {customer}"),
+            (none().belongs("dns:*.shop.internal", "shop"), "dns:shop.internal"),
+            (none().delegator("dns:"), "is no name of DNS"),
             (none().delegator("spiffe://d/ns/*"), "each named in full"),
             (none().ceiling("spiffe://d/**", CriticalPlus), "CRITICAL_PLUS goes to single ones"),
         ] {
