@@ -131,12 +131,6 @@ impl Writer {
         let first = |line: &Line| line.0[0].load(Ordering::Relaxed);
         lines.into_iter().fold(0, |word, line| word ^ self.lines.get(line).map_or(0, first))
     }
-
-    /// The whole line that begins at cell `line * LINE`.
-    #[inline]
-    pub(crate) fn line(&mut self, line: usize) -> Option<&Line> {
-        self.lines.get(line)
-    }
 }
 
 impl Drop for Writer {

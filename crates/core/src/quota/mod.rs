@@ -46,6 +46,11 @@
 //!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
 //! when the gate is made, and so is its memory: 64 bytes a customer, and 128 more per thread.
+//!
+//! **By memory.** With thousands of customers a request waits for memory more than for anything
+//! else. So what every request needs of its customer lies apart from what few do: 16 bytes of the
+//! bucket, 16 of the lease, and a count. Customers that share a cache line do not disturb each
+//! other: shared ones are written once per lease.
 
 mod bucket;
 #[cfg(all(test, not(feature = "loom")))]
@@ -54,7 +59,7 @@ mod usage;
 
 pub use usage::{Usage, UsageMeter};
 
-use crate::counters::{Counters, LINE, Writer};
+use crate::counters::{Counters, Writer};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::fleet::Limits;
@@ -115,8 +120,14 @@ pub enum Keeps {
 /// The buckets of all customers.
 #[derive(Debug)]
 pub struct QuotaGate {
-    customers: Box<[Buckets]>,
-    usage: Arc<Counters>,
+    /// What everything that a customer does counts towards.
+    totals: Box<[Bucket]>,
+    /// For the levels below that have a limit of their own.
+    own: Box<[[Bucket; TOTAL]]>,
+    /// What was served, by customer and criticality.
+    used: Arc<Counters>,
+    /// What was refused for want of quota.
+    refused: Arc<Counters>,
     /// Whether any customer has limits by criticality. As long as nobody has, there is only one
     /// bucket to look at.
     by_level: AtomicU8,
@@ -132,34 +143,37 @@ pub struct QuotaGate {
     publishing: Mutex<()>,
 }
 
-/// One customer's buckets, a cache line.
+/// One limit of one customer.
 #[derive(Debug)]
-#[repr(align(64))]
-struct Buckets {
-    full_at: [AtomicU64; LEVELS],
-    /// [`Pace`] of each level that has a limit of its own.
-    pace: [AtomicU64; LEVELS],
+#[repr(align(16))]
+struct Bucket {
+    full_at: AtomicU64,
+    /// [`Pace`] of the limit.
+    pace: AtomicU64,
 }
 
-impl Buckets {
-    #[inline]
-    fn depth(&self, level: usize, now: Timestamp) -> u64 {
-        self.full_at[level].load(Ordering::Relaxed).saturating_sub(now.as_nanos())
+impl Bucket {
+    fn new() -> Self {
+        Self { full_at: AtomicU64::new(0), pace: AtomicU64::new(Pace::UNLIMITED.bits()) }
     }
 
     #[inline]
-    fn pace(&self, level: usize) -> Pace {
-        Pace::from_bits(self.pace[level].load(Ordering::Relaxed))
+    fn depth(&self, now: Timestamp) -> u64 {
+        self.full_at.load(Ordering::Relaxed).saturating_sub(now.as_nanos())
+    }
+
+    #[inline]
+    fn pace(&self) -> Pace {
+        Pace::from_bits(self.pace.load(Ordering::Relaxed))
     }
 
     /// Moves the time at which a bucket is full to what `change` makes of it, knowing the pace of
     /// the limit that it stands for. Returns whether it did: buckets without a limit and blocked
     /// ones do not move.
-    fn change(&self, level: usize, mut change: impl FnMut(u64, Pace) -> Option<u64>) -> bool {
-        let full_at = &self.full_at[level];
+    fn change(&self, mut change: impl FnMut(u64, Pace) -> Option<u64>) -> bool {
         // Pairs with the release in `set_limits`: whoever reads what that wrote reads its pace.
-        let changed = full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
-            let pace = self.pace(level);
+        let changed = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
+            let pace = self.pace();
             let moves = at != BLOCKED && pace != Pace::UNLIMITED;
             if moves { change(at, pace) } else { None }
         });
@@ -168,24 +182,16 @@ impl Buckets {
 
     /// Makes a bucket deeper by the `time` that it takes at its pace, but not deeper than
     /// `depth_max` by it. Returns whether there was anything to take from.
-    fn deepen(
-        &self,
-        level: usize,
-        mut time: impl FnMut(Pace) -> u64,
-        depth_max: u64,
-        now: Timestamp,
-    ) -> bool {
+    fn deepen(&self, mut time: impl FnMut(Pace) -> u64, depth_max: u64, now: Timestamp) -> bool {
         let now = now.as_nanos();
         let deepest = now.saturating_add(depth_max).min(BLOCKED - 1);
-        self.change(level, |at, pace| {
-            Some(at.max(now).saturating_add(time(pace)).min(deepest).max(at))
-        })
+        self.change(|at, pace| Some(at.max(now).saturating_add(time(pace)).min(deepest).max(at)))
     }
 
     /// Gives back the time for `cost`, rounded down: a nanosecond less than what was taken for it.
     /// Nothing if it was taken at a pace with another `tag`.
-    fn lift(&self, level: usize, cost: u64, tag: u16) {
-        self.change(level, |at, pace| {
+    fn lift(&self, cost: u64, tag: u16) {
+        self.change(|at, pace| {
             let time = pace.time_for(cost).saturating_sub(1);
             (pace.tag() == tag).then(|| at.saturating_sub(time))
         });
@@ -197,13 +203,12 @@ impl QuotaGate {
     pub fn new(config: QuotaConfig) -> Arc<Self> {
         let customers_max = config.customers_max.max(1);
         let burst = nanos(config.burst).max(LEASED * LANES_MIN);
-        let buckets = || Buckets {
-            full_at: core::array::from_fn(|_| AtomicU64::new(0)),
-            pace: core::array::from_fn(|_| AtomicU64::new(Pace::UNLIMITED.bits())),
-        };
+        let own = |_| core::array::from_fn(|_| Bucket::new());
         Arc::new(Self {
-            customers: (0..customers_max).map(|_| buckets()).collect(),
-            usage: Counters::new(customers_max * LINE),
+            totals: (0..customers_max).map(|_| Bucket::new()).collect(),
+            own: (0..customers_max).map(own).collect(),
+            used: Counters::new(customers_max * LEVELS),
+            refused: Counters::new(customers_max * LEVELS),
             by_level: AtomicU8::new(0),
             lanes: AtomicU64::new(0),
             burst,
@@ -218,7 +223,7 @@ impl QuotaGate {
 
     /// How many customers are told apart.
     pub fn customers_max(&self) -> usize {
-        self.customers.len()
+        self.totals.len()
     }
 
     /// What `customer` may use from now on. A bucket is never deeper for it: under a higher limit
@@ -226,7 +231,7 @@ impl QuotaGate {
     /// customer was blocked starts empty. Takes a lock; off the request path.
     pub fn set_limits(&self, customer: CustomerId, limits: Limits, now: Timestamp) {
         let _publishing = lock(&self.publishing);
-        let buckets = self.buckets(customer);
+        let customer = self.known(customer);
         let limits = limits.as_array();
         for level in 0..LEVELS {
             let limit = limits[level];
@@ -235,11 +240,11 @@ impl QuotaGate {
             if level < TOTAL && pace != Pace::UNLIMITED {
                 self.by_level.store(1, Ordering::Relaxed);
             }
-            let before = Pace::from_bits(buckets.pace[level].swap(pace.bits(), Ordering::Relaxed));
+            let bucket = self.bucket(customer, level);
+            let before = Pace::from_bits(bucket.pace.swap(pace.bits(), Ordering::Relaxed));
             let blocked = pace != Pace::UNLIMITED && limit.as_nanos_per_sec() == 0;
             let now = now.as_nanos();
-            let full_at = &buckets.full_at[level];
-            let _ = full_at.fetch_update(Ordering::Release, Ordering::Relaxed, |at| {
+            let _ = bucket.full_at.fetch_update(Ordering::Release, Ordering::Relaxed, |at| {
                 if pace == before && blocked == (at == BLOCKED) {
                     return None;
                 }
@@ -279,12 +284,10 @@ impl QuotaGate {
         criticality: Criticality,
         now: Timestamp,
     ) -> Result<Keeps, Duration> {
-        let buckets = self.buckets(customer);
-        let depth_of = |level| buckets.depth(level, now);
-        let mut depth = depth_of(TOTAL);
+        let customer = self.known(customer);
+        let mut depth = self.totals[customer].depth(now);
         if self.by_level() {
-            let own = criticality.index()..TOTAL;
-            depth = own.fold(depth, |deepest, level| deepest.max(depth_of(level)));
+            depth = depth.max(self.depth_by_level(customer, criticality, now));
         }
         let open_below = self.open_below[criticality.index()];
         if depth >= open_below {
@@ -293,13 +296,20 @@ impl QuotaGate {
         Ok(if depth > self.leased { Keeps::Over } else { Keeps::Within })
     }
 
+    #[cold]
+    fn depth_by_level(&self, customer: usize, criticality: Criticality, now: Timestamp) -> u64 {
+        let own = &self.own[customer][criticality.index().min(TOTAL)..];
+        own.iter().fold(0, |deepest, bucket| deepest.max(bucket.depth(now)))
+    }
+
     /// A thread's own access to this gate. Takes a lock; once per thread.
     pub fn lane(self: &Arc<Self>) -> QuotaLane {
         self.lanes.fetch_add(1, Ordering::Relaxed);
         QuotaLane {
-            usage: self.usage.writer(),
-            leases: vec![Lease::default(); self.customers.len()].into_boxed_slice(),
-            own: vec![[Lease::default(); TOTAL]; self.customers.len()].into_boxed_slice(),
+            used: self.used.writer(),
+            refused: self.refused.writer(),
+            leases: vec![Lease::default(); self.totals.len()].into_boxed_slice(),
+            own: vec![[Lease::default(); TOTAL]; self.totals.len()].into_boxed_slice(),
             gate: Arc::clone(self),
         }
     }
@@ -311,8 +321,7 @@ impl QuotaGate {
 
     /// What a customer is charged at, level by level.
     fn paces(&self, customer: usize) -> Paces {
-        let buckets = &self.customers[customer];
-        Paces(core::array::from_fn(|level| buckets.pace(level)))
+        Paces(core::array::from_fn(|level| self.bucket(customer, level).pace()))
     }
 
     #[inline]
@@ -320,11 +329,22 @@ impl QuotaGate {
         self.by_level.load(Ordering::Relaxed) != 0
     }
 
+    /// Where the customer is; there is always the default one.
     #[inline]
-    fn buckets(&self, customer: CustomerId) -> &Buckets {
-        // There is always the default customer.
-        self.customers.get(customer.index()).unwrap_or_else(|| &self.customers[0])
+    fn known(&self, customer: CustomerId) -> usize {
+        if customer.index() < self.totals.len() { customer.index() } else { 0 }
     }
+
+    #[inline]
+    fn bucket(&self, customer: usize, level: usize) -> &Bucket {
+        if level < TOTAL { &self.own[customer][level] } else { &self.totals[customer] }
+    }
+}
+
+/// Where a customer's use at a criticality is counted.
+#[inline]
+const fn cell(customer: usize, criticality: Criticality) -> usize {
+    customer * LEVELS + criticality.index()
 }
 
 /// The pace of every level.
@@ -377,7 +397,8 @@ pub struct Charge {
 #[derive(Debug)]
 pub struct QuotaLane {
     gate: Arc<QuotaGate>,
-    usage: Writer,
+    used: Writer,
+    refused: Writer,
     /// Of the total buckets.
     leases: Box<[Lease]>,
     /// Of the buckets below; apart, as most customers have none.
@@ -404,11 +425,11 @@ impl QuotaLane {
         now: Timestamp,
     ) -> Charge {
         let customer = self.known(customer);
-        self.count(customer, criticality.index(), cost.as_nanos());
+        self.used.add(cell(customer, criticality), cost.as_nanos());
         if self.gate.by_level() {
             return self.charge_by_level(customer, criticality, cost, now);
         }
-        let pace = self.gate.customers[customer].pace(TOTAL);
+        let pace = self.gate.totals[customer].pace();
         self.take_total(customer, cost, pace, u64::MAX, now);
         Charge { cost, tag: pace.tag() }
     }
@@ -446,11 +467,11 @@ impl QuotaLane {
         let customer = self.known(customer);
         // Wraps when the actual cost is lower; so do the sums that readers take.
         let correction = actual.as_nanos().wrapping_sub(charge.cost.as_nanos());
-        self.count(customer, criticality.index(), correction);
+        self.used.add(cell(customer, criticality), correction);
         if self.gate.by_level() {
             return self.settle_by_level(customer, criticality, charge, actual, now);
         }
-        let pace = self.gate.customers[customer].pace(TOTAL);
+        let pace = self.gate.totals[customer].pace();
         if actual >= charge.cost {
             self.take_total(customer, actual - charge.cost, pace, self.gate.depth_max, now);
         } else if charge.tag == pace.tag() {
@@ -483,19 +504,12 @@ impl QuotaLane {
     #[inline]
     pub fn refuse(&mut self, customer: CustomerId, criticality: Criticality, cost: Cost) {
         let customer = self.known(customer);
-        self.count(customer, LEVELS + criticality.index(), cost.as_nanos());
+        self.refused.add(cell(customer, criticality), cost.as_nanos());
     }
 
     #[inline]
     fn known(&self, customer: CustomerId) -> usize {
         if customer.index() < self.leases.len() { customer.index() } else { 0 }
-    }
-
-    #[inline]
-    fn count(&mut self, customer: usize, cell: usize, nanos: u64) {
-        if let Some(line) = self.usage.line(customer) {
-            line.add(cell, nanos);
-        }
     }
 
     /// Takes from every bucket at or above the level.
@@ -508,7 +522,7 @@ impl QuotaLane {
         now: Timestamp,
     ) {
         for level in criticality.index()..LEVELS {
-            let pace = self.gate.customers[customer].pace(level);
+            let pace = self.gate.bucket(customer, level).pace();
             self.take_level(customer, level, cost.as_nanos(), pace, depth_max, now);
         }
     }
@@ -563,8 +577,7 @@ impl QuotaLane {
         let lease = *self.lease(customer, level);
         let time = self.gate.lease_time();
         let mut taken = Lease::default();
-        let was_taken = self.gate.customers[customer].deepen(
-            level,
+        let was_taken = self.gate.bucket(customer, level).deepen(
             |pace| {
                 // A lease that was taken at another limit is not what it was: let it go.
                 let left = if lease.tag() == pace.tag() { lease.left } else { 0 };
@@ -608,7 +621,7 @@ impl QuotaLane {
     fn give_back_lease(&mut self, customer: usize, level: usize) {
         let lease = *self.lease(customer, level);
         let whole = lease.whole().min(lease.left);
-        self.gate.customers[customer].lift(level, lease.left - whole, lease.tag());
+        self.gate.bucket(customer, level).lift(lease.left - whole, lease.tag());
         *self.lease(customer, level) = Lease::new(whole, lease.whole(), lease.tag());
     }
 }
@@ -616,11 +629,11 @@ impl QuotaLane {
 impl Drop for QuotaLane {
     /// What was leased and not used goes back to the customers.
     fn drop(&mut self) {
-        let leases = self.own.iter().zip(&self.leases);
-        for (buckets, (own, total)) in self.gate.customers.iter().zip(leases) {
+        let leases = self.own.iter().zip(&self.leases).enumerate();
+        for (customer, (own, total)) in leases {
             for (level, lease) in own.iter().chain([total]).enumerate() {
                 if lease.left > 0 {
-                    buckets.lift(level, lease.left, lease.tag());
+                    self.gate.bucket(customer, level).lift(lease.left, lease.tag());
                 }
             }
         }

@@ -266,7 +266,7 @@ fn what_comes_back_is_told_by_the_limits_of_its_own_customer() {
         gate.set_limits(who, by_level, now);
         lane.settle(A, Critical, charge, Cost::ZERO, now);
         drop(lane);
-        let depth = gate.customers[A.index()].depth(TOTAL, now) / 1_000_000;
+        let depth = gate.bucket(A.index(), TOTAL).depth(now) / 1_000_000;
         assert_eq!(depth, depth_ms, "{who:?}");
     }
 }
@@ -280,7 +280,7 @@ fn leases_outlive_their_threads_and_do_not_close_a_level() {
         let mut lane = gate.lane();
         assert!(request(&mut lane, A, CriticalPlus, Cost::from_micros(1), now), "thread {i}");
     }
-    assert!(gate.buckets(A).depth(TOTAL, now) < 1_100_000);
+    assert!(gate.bucket(A.index(), TOTAL).depth(now) < 1_100_000);
     let mut lanes: Vec<_> = (0..300).map(|_| gate.lane()).collect();
     for (i, lane) in lanes.iter_mut().enumerate() {
         assert!(request(lane, A, Sheddable, Cost::from_micros(1), now), "thread {i}");
@@ -297,15 +297,15 @@ fn buckets_below_the_total_are_leased_too() {
     let mut lane = gate.lane();
     let mut moved = 0;
     for _ in 0..1_000 {
-        let before = gate.buckets(A).depth(0, now);
+        let before = gate.bucket(A.index(), 0).depth(now);
         let charge = lane.charge(A, Sheddable, Cost::from_micros(10), now);
         lane.settle(A, Sheddable, charge, Cost::from_micros(9), now);
-        moved += u32::from(gate.buckets(A).depth(0, now) != before);
+        moved += u32::from(gate.bucket(A.index(), 0).depth(now) != before);
     }
     // A lease is 1 s / 8 / 16 of a CPU, 7.8 ms; 9 ms were used.
     assert_eq!(moved, 2);
     drop(lane);
-    let depth = gate.buckets(A).depth(0, now);
+    let depth = gate.bucket(A.index(), 0).depth(now);
     assert!((9_000_000..9_000_010).contains(&depth), "{depth}");
     let mut lanes: Vec<_> = (0..300).map(|_| gate.lane()).collect();
     for (i, lane) in lanes.iter_mut().enumerate() {
@@ -339,11 +339,11 @@ fn what_was_charged_at_one_limit_is_not_given_back_at_another() {
     let charges: Vec<_> =
         (0..100).map(|_| lane.charge(A, Critical, Cost::from_millis(10), now)).collect();
     gate.set_limits(A, Limits::total(cpus(1.0)), now);
-    let before = gate.buckets(A).depth(TOTAL, now);
+    let before = gate.bucket(A.index(), TOTAL).depth(now);
     for charge in charges {
         lane.settle(A, Critical, charge, Cost::from_millis(9), now);
     }
-    assert_eq!(gate.buckets(A).depth(TOTAL, now), before);
+    assert_eq!(gate.bucket(A.index(), TOTAL).depth(now), before);
 }
 
 #[test]

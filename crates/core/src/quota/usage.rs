@@ -1,7 +1,7 @@
 //! What every customer uses and wants, per second: the task's report to the fleet.
 
 use super::{LEVELS, QuotaGate};
-use crate::counters::LINE;
+use crate::counters::Counters;
 use crate::customer::CustomerId;
 use crate::units::{Cost, CostRate, Timestamp};
 
@@ -17,18 +17,15 @@ pub struct Usage {
 /// Turns the counts of a [`QuotaGate`] into rates, report by report.
 #[derive(Debug)]
 pub struct UsageMeter {
-    last: Vec<u64>,
-    totals: Vec<u64>,
-    /// Corrections below zero that the next report has to make up for.
-    owed: Vec<u64>,
+    used: Growth,
+    refused: Growth,
     at: Timestamp,
 }
 
 impl UsageMeter {
     /// Begins to measure at `now`.
     pub fn new(gate: &QuotaGate, now: Timestamp) -> Self {
-        let last = gate.usage.totals();
-        Self { totals: last.clone(), owed: vec![0; last.len()], last, at: now }
+        Self { used: Growth::of(&gate.used), refused: Growth::of(&gate.refused), at: now }
     }
 
     /// Calls `report` for every customer who used or wanted anything since the last call. Does
@@ -44,28 +41,48 @@ impl UsageMeter {
             return;
         }
         self.at = now;
-        gate.usage.read(&mut self.totals);
-        let lines = self.totals.chunks_exact(LINE).zip(self.last.chunks_exact_mut(LINE));
-        for (customer, ((now, last), owed)) in
-            lines.zip(self.owed.chunks_exact_mut(LINE)).enumerate()
-        {
-            if now == last {
+        gate.used.read(&mut self.used.totals);
+        gate.refused.read(&mut self.refused.totals);
+        for customer in 0..gate.customers_max() {
+            if self.used.is_still(customer) && self.refused.is_still(customer) {
                 continue;
             }
-            let grown: [u64; LINE] = core::array::from_fn(|cell| {
-                let difference = now[cell].wrapping_sub(last[cell]) as i64;
-                settle(difference, &mut owed[cell])
-            });
-            last.copy_from_slice(now);
-            let mut usage = Usage::default();
-            for level in 0..LEVELS {
-                let used = Cost::from_nanos(grown[level]);
-                let refused = Cost::from_nanos(grown[LEVELS + level]);
-                usage.used[level] = used.per(span);
-                usage.wanted[level] = (used + refused).per(span);
-            }
-            report(CustomerId::new(customer), usage);
+            let used = self.used.take(customer);
+            let refused = self.refused.take(customer);
+            let wanted = core::array::from_fn(|level| (used[level] + refused[level]).per(span));
+            report(CustomerId::new(customer), Usage { used: used.map(|u| u.per(span)), wanted });
         }
+    }
+}
+
+/// Counts by customer and level, and what they were at the last report.
+#[derive(Debug)]
+struct Growth {
+    last: Vec<u64>,
+    totals: Vec<u64>,
+    /// Corrections below zero that the next report has to make up for.
+    owed: Vec<u64>,
+}
+
+impl Growth {
+    fn of(counters: &Counters) -> Self {
+        let last = counters.totals();
+        Self { totals: last.clone(), owed: vec![0; last.len()], last }
+    }
+
+    fn is_still(&self, customer: usize) -> bool {
+        let cells = customer * LEVELS..(customer + 1) * LEVELS;
+        self.totals[cells.clone()] == self.last[cells]
+    }
+
+    /// By how much a customer's counts have grown, level by level.
+    fn take(&mut self, customer: usize) -> [Cost; LEVELS] {
+        core::array::from_fn(|level| {
+            let cell = customer * LEVELS + level;
+            let before = core::mem::replace(&mut self.last[cell], self.totals[cell]);
+            let difference = self.totals[cell].wrapping_sub(before) as i64;
+            Cost::from_nanos(settle(difference, &mut self.owed[cell]))
+        })
     }
 }
 
