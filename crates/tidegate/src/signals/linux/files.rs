@@ -1,13 +1,23 @@
 //! Reading small files of the kernel, below a root, and saying what is wrong with them.
+//!
+//! To open one takes longer than to read it. What is read a hundred times a second stays open
+//! ([`Files::read_again`]): the kernel writes such a file anew whenever it is read from its
+//! beginning, and one of a process that has ended says so.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// More than any of these files has, but for a table of mounts with ten thousand lines.
 const BYTES_MAX: u64 = 4 << 20;
 /// More than most of them have: one call of the system then reads all of it, where beginning with
 /// nothing takes eight.
 const BYTES_USUAL: usize = 4 << 10;
+
+/// How many files stay open: those of a program of some dozen threads.
+const OPEN_MAX: usize = 64;
 
 /// Why something is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +70,10 @@ pub(super) struct Text {
 }
 
 impl Text {
+    fn new(path: &Path, bytes: &[u8]) -> Self {
+        Self { path: path.into(), text: String::from_utf8_lossy(bytes).into_owned() }
+    }
+
     pub(super) fn as_str(&self) -> &str {
         &self.text
     }
@@ -91,11 +105,50 @@ impl Text {
 #[derive(Debug, Clone)]
 pub(super) struct Files {
     root: PathBuf,
+    open: Open,
+}
+
+/// Files that stay open. A copy begins with none.
+#[derive(Debug, Default)]
+struct Open(Mutex<BTreeMap<PathBuf, std::fs::File>>);
+
+impl Clone for Open {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Open {
+    /// What stands in the file at `path` now, if it was read before and is still of use.
+    fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = open.get(path)?;
+        let mut bytes = vec![0; BYTES_USUAL];
+        match file.read_at(&mut bytes, 0) {
+            Ok(count) if 0 < count && count < BYTES_USUAL => {
+                bytes.truncate(count);
+                Some(bytes)
+            }
+            _ => {
+                open.remove(path);
+                None
+            }
+        }
+    }
+
+    fn keep(&self, path: &Path, file: std::fs::File) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= OPEN_MAX {
+            // Those of threads that have ended are among them, and nobody asks for them any more.
+            open.clear();
+        }
+        open.insert(path.to_owned(), file);
+    }
 }
 
 impl Files {
     pub(super) fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), open: Open::default() }
     }
 
     /// Whether these are the system's own.
@@ -112,17 +165,47 @@ impl Files {
     }
 
     pub(super) fn read(&self, path: impl AsRef<Path>) -> Result<Text, Unknown> {
+        self.read_and(path.as_ref(), |_| {})
+    }
+
+    /// As [`Files::read`], of a file that will soon be read again.
+    pub(super) fn read_again(&self, path: impl AsRef<Path>) -> Result<Text, Unknown> {
         let path = path.as_ref();
+        match self.open.read(path) {
+            Some(bytes) => Ok(Text::new(path, &bytes)),
+            // Files of other roots are not the kernel's, and may be replaced.
+            None if self.is_system() => self.read_and(path, |file| self.open.keep(path, file)),
+            None => self.read(path),
+        }
+    }
+
+    fn read_and(&self, path: &Path, after: impl FnOnce(std::fs::File)) -> Result<Text, Unknown> {
         let mut bytes = Vec::with_capacity(BYTES_USUAL);
         std::fs::File::open(self.locate(path))
-            .and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes))
+            .and_then(|mut file| {
+                Read::by_ref(&mut file).take(BYTES_MAX).read_to_end(&mut bytes)?;
+                after(file);
+                Ok(())
+            })
             .map_err(|error| Unknown::Unreadable { path: path.into(), kind: error.kind() })?;
-        Ok(Text { path: path.into(), text: String::from_utf8_lossy(&bytes).into_owned() })
+        Ok(Text::new(path, &bytes))
     }
 
     /// As [`Files::read`], where a file that is not there is no trouble.
     pub(super) fn read_if_there(&self, path: impl AsRef<Path>) -> Result<Option<Text>, Unknown> {
-        match self.read(path) {
+        Self::if_there(self.read(path))
+    }
+
+    /// As [`Files::read_again`], where a file that is not there is no trouble.
+    pub(super) fn read_again_if_there(
+        &self,
+        path: impl AsRef<Path>,
+    ) -> Result<Option<Text>, Unknown> {
+        Self::if_there(self.read_again(path))
+    }
+
+    fn if_there(outcome: Result<Text, Unknown>) -> Result<Option<Text>, Unknown> {
+        match outcome {
             Ok(text) => Ok(Some(text)),
             Err(unknown) if unknown.is_missing() => Ok(None),
             Err(unknown) => Err(unknown),

@@ -200,7 +200,7 @@ impl Reader {
     }
 
     fn stat(&mut self) -> Result<Duration, Unknown> {
-        let (time, start) = process::cpu_time(&self.files.read(self.proc("stat"))?)?;
+        let (time, start) = process::cpu_time(&self.files.read_again(self.proc("stat"))?)?;
         match (&self.target, self.start.replace(start)) {
             (&Target::Pid(pid), Some(before)) if before != start => {
                 self.start = Some(before);
@@ -257,7 +257,7 @@ impl Reader {
     /// For how long some thread of its group (of the machine, where groups do not tell) has waited
     /// for a CPU, so far.
     pub fn pressure(&mut self) -> Result<Duration, Unknown> {
-        process::pressure(&self.files.read(&self.pressure)?)
+        process::pressure(&self.files.read_again(&self.pressure)?)
     }
 
     /// Where [`Reader::pressure`] is read.

@@ -89,7 +89,7 @@ pub(super) fn delays(
     let mut counted = false;
     for &thread in threads.iter().take(THREADS_MAX) {
         // Between the list and the look a thread may end.
-        let Some(text) = files.read_if_there(path(thread))? else { continue };
+        let Some(text) = files.read_again_if_there(path(thread))? else { continue };
         let mut fields = text.as_str().split_ascii_whitespace().map(str::parse::<u64>);
         let (Some(Ok(ran)), Some(Ok(delay))) = (fields.next(), fields.next()) else {
             return Err(text.malformed("the times that a thread ran and waited"));

@@ -83,3 +83,30 @@ proptest! {
         let _ = count_cpus(&info);
     }
 }
+
+/// Its name is what a process can change about its own files, at once and as often as it likes.
+#[test]
+fn a_file_that_stays_open_says_what_holds_now() {
+    let files = Files::new("/");
+    let path = format!("/proc/{}/comm", std::process::id());
+    for name in ["first", "second", "third"] {
+        std::fs::write(&path, name).unwrap();
+        assert_eq!(files.read_again(&path).unwrap().as_str().trim(), name);
+    }
+}
+
+#[test]
+fn a_file_of_a_process_that_has_ended_is_missing_though_it_was_open() {
+    let files = Files::new("/");
+    let mut child = std::process::Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let path = format!("/proc/{}/stat", child.id());
+    assert!(files.read_again_if_there(&path).unwrap().is_some());
+    assert!(files.read_again_if_there(&path).unwrap().is_some());
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(files.read_again_if_there(&path).unwrap().is_none());
+}
