@@ -245,6 +245,29 @@ fn check_by_promtool(folder: &Path, dashboard: &serde_json::Value) {
     assert!(said.contains(&format!("{count} rules found")), "{said}");
 }
 
+/// The alerts that come with us are rules, and ask for what there is.
+fn check_alerts(prometheus: SocketAddr) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus-alerts.yaml");
+    let mut promtool = Command::new("promtool");
+    let checked = promtool.args(["check", "rules"]).arg(&file).output().unwrap();
+    assert!(checked.status.success(), "{}", text(&checked.stdout) + &text(&checked.stderr));
+    let alerts = std::fs::read_to_string(&file).unwrap();
+    let known: Vec<String> = tidegate::metrics::names().into_iter().map(|name| name.name).collect();
+    let word = |c: char| !(c.is_ascii_lowercase() || c == '_');
+    let mut asked = 0;
+    for name in alerts.split(word).filter(|word| word.starts_with("tidegate_")) {
+        assert!(known.iter().any(|known| known == name), "there is no metric {name}");
+        let answer = ask(prometheus, name).unwrap();
+        assert_eq!(answer["status"], "success", "{name}: {answer}");
+        asked += 1;
+    }
+    assert!(asked >= 10, "only {asked}");
+    let documented = include_str!("../../../docs/operations.md");
+    for line in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        assert!(documented.contains(&format!("`{line}`")), "docs/operations.md lacks {line}");
+    }
+}
+
 /// A real Prometheus scrapes us, and every query of the dashboard for Grafana is one that it runs.
 #[test]
 fn prometheus_scrapes_us_and_runs_every_query_of_the_dashboard() {
@@ -288,6 +311,7 @@ fn prometheus_scrapes_us_and_runs_every_query_of_the_dashboard() {
     let exported = tidegate(&["dashboards", "export"]);
     let dashboard: serde_json::Value = serde_json::from_slice(&exported.stdout).unwrap();
     check_by_promtool(&folder, &dashboard);
+    check_alerts(free);
     // What is chosen from is there.
     for (label, value) in [("job", "checkout"), ("instance", &page.address().to_string())] {
         let path = format!("/api/v1/label/{label}/values?match[]=tidegate_inflight_requests");
