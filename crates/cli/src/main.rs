@@ -11,6 +11,7 @@ mod plot;
 mod proxy;
 mod quota;
 mod remote;
+mod schema;
 mod sim;
 mod top;
 
@@ -74,6 +75,8 @@ enum Command {
     ///
     /// Exit code 0 if all can, 2 if one is refused.
     Check(check::Options),
+    /// Print the JSON Schema of a configuration file, for editors and checks
+    Schema(schema::Options),
     /// Print a configuration with which an Envoy takes part in quotas
     EnvoyConfig(envoy_config::Options),
     /// Dashboards for other programs
@@ -120,6 +123,7 @@ fn main() -> ExitCode {
         Command::Explain(options) => explain::run(&options),
         Command::Quota(options) => quota::run(&options),
         Command::Check(options) => check::run(&options),
+        Command::Schema(options) => schema::run(&options),
         Command::EnvoyConfig(options) => envoy_config::run(&options),
         Command::Dashboards(options) => dashboards::run(&options).map(Ending::from),
     };

@@ -1,9 +1,12 @@
 //! `tidegate proxy`: the same protection for services in any language.
 
+mod reign;
+
 use crate::{Ending, Failure};
 use clap::Args;
 use core::num::NonZeroUsize;
 use core::time::Duration;
+use reign::Reign;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -13,8 +16,9 @@ use tidegate::life::Phase;
 use tidegate_core::decision::Reason;
 use tidegate_proxy::config::LISTEN;
 use tidegate_proxy::config::Role;
+use tidegate_proxy::handover::{self, HandoverError, Heirs, Predecessor};
 use tidegate_proxy::{Config, Protocol, Proxy, ProxyError, Target, UpstreamTls, Watch};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How often it says what it would have refused, or has.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -55,6 +59,13 @@ pub(crate) struct Options {
     /// What the service is called
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
+    /// A socket in the file system by which one process takes over from another
+    ///
+    /// If a proxy runs that was told the same, this one serves at its very sockets, and that one
+    /// finishes what it has and ends: no connection is refused or reset. If none does, this is the
+    /// first.
+    #[arg(long, value_name = "PATH")]
+    handover: Option<PathBuf>,
     /// Believe every caller that says `CRITICAL_PLUS`: for networks without strangers
     #[arg(long)]
     trust_callers: bool,
@@ -158,27 +169,67 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     let role = options.resolve()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failure(&error.into()))?;
-    let mut proxy = Proxy::start(role.clone()).map_err(|error| failure(&error))?;
+    let asked = options.handover.as_deref().map(handover::ask).transpose();
+    let (predecessor, legacy) = asked.map_err(|error| not_handed(&error))?.flatten().unzip();
+    let proxy = Proxy::succeed(role.clone(), legacy.unwrap_or_default());
+    let proxy = proxy.map_err(|error| failure(&error))?;
+    let hangups = {
+        // Before anybody is told that it is there: a signal that nobody waits for would end it.
+        let _entered = runtime.enter();
+        end_on_signals(&proxy);
+        signal(SignalKind::hangup()).ok()
+    };
     announce(&proxy, &role);
-    runtime.block_on(watch_over(&mut proxy, options));
-    let task = proxy.task().clone();
-    proxy.join().map_err(|error| failure(&error))?;
-    let requests = task.snapshot().requests;
-    let admitted: u64 = Criticality::ALL.into_iter().map(|c| requests.admitted(c)).sum();
-    say(&format!("{admitted} requests handed on, {} of them not finished", requests.inflight()));
+    let mut reign = Reign::new(proxy);
+    runtime.block_on(async {
+        reign.proxy().life().reached(Phase::Serving).await;
+        let declined = take_over(&reign, predecessor);
+        if let (None, Some(path)) = (&declined, &options.handover) {
+            wait_for_heirs(&reign, path);
+        }
+        watch_over(&mut reign, options, hangups).await;
+        reign.over().await;
+        declined.map_or(Ok(()), |error| Err(not_handed(&error)))
+    })?;
+    let (admitted, unfinished) = reign.join().map_err(|error| failure(&error))?;
+    say(&format!("{admitted} requests handed on, {unfinished} of them not finished"));
     Ok(Ending::default())
 }
 
-/// Until it is to end: says what is refused, and reads the file again when it is another.
-async fn watch_over(proxy: &mut Proxy, options: &Options) {
-    if let Err(error) = proxy.life().stop_on_signals() {
-        say(&format!("it can only be killed, as signals cannot be listened to: {error}"));
+/// Tells the predecessor to end. One that does not, ends us.
+fn take_over(reign: &Reign, predecessor: Option<Predecessor>) -> Option<HandoverError> {
+    match predecessor?.replaced(reign.proxy().taken()) {
+        Ok(()) => say("taken over: the one before finishes what it has"),
+        Err(error @ HandoverError::Declined(_)) => {
+            reign.proxy().life().replaced();
+            return Some(error);
+        }
+        Err(error) => say(&format!("the one before went without a word: {error}")),
     }
-    let mut hangups = signal(SignalKind::hangup()).ok();
+    None
+}
+
+/// Whoever is started with the same socket may take over from now on.
+fn wait_for_heirs(reign: &Reign, path: &Path) {
+    match Heirs::at(path) {
+        Ok(heirs) => {
+            let told = |error| say(&format!("nobody has taken over: {error}"));
+            let handed = heirs.hand_over(reign.incumbent(), told);
+            drop(tokio::spawn(async {
+                handed.await;
+                say("a successor has taken over");
+            }));
+        }
+        Err(error) => say(&format!("nobody can take over: {error}")),
+    }
+}
+
+/// Until it is to end: says what is refused, and reads the file again when it is another.
+async fn watch_over(reign: &mut Reign, options: &Options, mut hangups: Option<Signal>) {
     let mut text = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
-    let mut last = counts(proxy);
+    let mut last = counts(reign.proxy());
     let mut say_due = Instant::now() + SAY_EVERY;
-    let mut leaving = core::pin::pin!(proxy.life().reached(Phase::LameDuck));
+    let mut leaving = Box::pin(reign.proxy().life().reached(Phase::LameDuck));
     loop {
         let hangup = async {
             match &mut hangups {
@@ -192,30 +243,60 @@ async fn watch_over(proxy: &mut Proxy, options: &Options) {
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
         let now = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
-        if asked || now.is_some() && now != text {
+        let changed = now.is_some() && now != text;
+        if asked || changed {
             text = now.or(text);
-            reload(proxy, options);
+            if reload(reign, options, changed).await {
+                end_on_signals(reign.proxy());
+                leaving = Box::pin(reign.proxy().life().reached(Phase::LameDuck));
+                last = counts(reign.proxy());
+            }
         }
+        reign.forget_those_that_are_over();
         if Instant::now() >= say_due {
             say_due += SAY_EVERY;
-            let now = counts(proxy);
-            tell(proxy, &last, &now);
+            let now = counts(reign.proxy());
+            tell(reign.proxy(), &last, &now);
             last = now;
         }
     }
     say("leaving: no new connections soon, what is in flight is finished");
 }
 
-/// A bad file changes nothing.
-fn reload(proxy: &mut Proxy, options: &Options) {
-    match options.resolve() {
-        Err(Failure { what, why, .. }) => say(&format!("{what}, it goes on as before: {why}")),
-        Ok(role) => {
-            let restart = proxy.reload(role);
-            say(&format!("read anew: {}", mode(proxy.task().gate().is_dark())));
-            if !restart.is_empty() {
-                say(&format!("needs a restart to take effect: {}", restart.join(", ")));
-            }
+fn end_on_signals(proxy: &Proxy) {
+    if let Err(error) = proxy.life().stop_on_signals() {
+        say(&format!("it can only be killed, as signals cannot be listened to: {error}"));
+    }
+}
+
+/// A bad file changes nothing. What cannot be changed while a proxy runs is changed by another that
+/// takes over; returns whether there is one.
+async fn reload(reign: &mut Reign, options: &Options, changed: bool) -> bool {
+    let role = match options.resolve() {
+        Ok(role) => role,
+        Err(Failure { what, why, .. }) => {
+            say(&format!("{what}, it goes on as before: {why}"));
+            return false;
+        }
+    };
+    let anew = match (&role, changed) {
+        // It cannot tell what differs, and nothing does.
+        (other, false) if !matches!(other, Role::Inbound(_)) => Vec::new(),
+        _ => reign.reload(role.clone()),
+    };
+    if anew.is_empty() {
+        say(&format!("read anew: {}", mode(reign.proxy().task().gate().is_dark())));
+        return false;
+    }
+    match reign.succeed(role.clone()).await {
+        Ok(()) => {
+            say(&format!("read anew, and started anew for: {}", anew.join(", ")));
+            announce(reign.proxy(), &role);
+            true
+        }
+        Err(error) => {
+            say(&format!("the configuration cannot run, it goes on as before: {error}"));
+            false
         }
     }
 }
@@ -296,6 +377,14 @@ fn tell(proxy: &Proxy, last: &Counts, now: &Counts) {
 /// To whoever watches, at once. If nobody does, that is no reason to stop.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "tidegate: {line}");
+}
+
+fn not_handed(error: &HandoverError) -> Failure {
+    Failure {
+        what: "the proxy that runs does not hand over".to_owned(),
+        why: error.to_string(),
+        next: "it goes on as before; try again, or stop it first",
+    }
 }
 
 fn failure(error: &ProxyError) -> Failure {

@@ -124,7 +124,7 @@ fn a_file_is_read_again_and_a_bad_one_changes_nothing() {
     assert!(proxy.ask().contains("429"));
     // By itself, without a signal.
     std::fs::write(&path, format!("{good}workers: 7\n")).unwrap();
-    proxy.said("needs a restart to take effect: workers");
+    proxy.said("read anew, and started anew for: workers");
     assert!(proxy.ask().contains("200 OK"));
 }
 

@@ -20,18 +20,21 @@
 
 pub mod config;
 mod exchange;
+pub mod handover;
 pub mod hop;
 mod inbound;
 pub mod outbound;
 pub mod pool;
 mod refuse;
 mod run;
+mod sockets;
 pub mod tls;
 pub mod watch;
 
 pub use config::{Config, ConfigError, Role};
 pub use outbound::{OutboundConfig, ServiceConfig};
 pub use pool::{Protocol, Upstream};
-pub use run::{Proxy, ProxyError};
+pub use run::{Incumbent, Proxy, ProxyError};
+pub use sockets::Legacy;
 pub use tls::{Target, UpstreamTls};
 pub use watch::Watch;

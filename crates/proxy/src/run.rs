@@ -8,11 +8,15 @@
 //!
 //! All is bound before anything is served: a port that is taken is an error at the start. A worker
 //! that cannot go on takes the others with it, as half a proxy would only look like one.
+//!
+//! A proxy may be started while another runs, in this process or another, and listen at the same
+//! sockets (`sockets`, `handover`); that one then ends as a lame duck would, but for saying so.
 
 use crate::config::{Config, Role};
 use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::pool::Pool;
+use crate::sockets::{Ears, Legacy, Register, Sockets};
 use crate::tls::{self, Unusable};
 use bytes::Bytes;
 use core::cell::Cell;
@@ -21,6 +25,7 @@ use core::num::NonZeroUsize;
 use futures_util::future::try_join_all;
 use http::{Request, Response};
 use http_body::Body;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,9 +41,6 @@ use tidegate::task::BuildError;
 use tidegate_core::connection::gate::ConnectionGate;
 use tidegate_core::units::InvalidNumber;
 use tower_service::Service;
-
-/// Connections that wait to be taken, at each worker.
-const BACKLOG: u32 = 1024;
 
 /// Why a proxy cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +94,32 @@ pub struct Proxy {
     pub(crate) page: Option<Page>,
     /// As it was last told; nothing in the outbound role.
     pub(crate) config: Option<Box<Config>>,
+    pub(crate) sockets: Sockets,
+}
+
+/// The one that serves, as far as a successor is concerned.
+#[derive(Debug, Clone)]
+pub struct Incumbent {
+    life: Life,
+    register: Arc<Register>,
+}
+
+impl Incumbent {
+    /// What it listens at, for a successor to listen at as well.
+    pub fn legacy(&self) -> io::Result<Legacy> {
+        self.register.legacy()
+    }
+
+    /// A successor serves, and has taken these: what is in flight is finished, and it ends.
+    pub fn replaced(&self, taken: &BTreeSet<usize>) {
+        self.register.give(taken);
+        self.life.replaced();
+    }
+
+    /// Whether both are one.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.register, &other.register)
+    }
 }
 
 /// A thread that serves.
@@ -100,13 +128,20 @@ pub(crate) type Worker = JoinHandle<Result<(), ProxyError>>;
 impl Proxy {
     /// Starts it, in the role that its configuration gives it.
     pub fn start(role: impl Into<Role>) -> Result<Self, ProxyError> {
+        Self::succeed(role, Legacy::default())
+    }
+
+    /// Starts it as the successor of one that still serves. That one is to be told by
+    /// [`Incumbent::replaced`] as soon as this one serves.
+    pub fn succeed(role: impl Into<Role>, legacy: Legacy) -> Result<Self, ProxyError> {
+        let sockets = Sockets::new(legacy);
         match role.into() {
-            Role::Inbound(config) => Self::inbound(*config),
-            Role::Outbound(config) => outbound::start(*config),
+            Role::Inbound(config) => Self::inbound(*config, sockets),
+            Role::Outbound(config) => outbound::start(*config, sockets),
         }
     }
 
-    fn inbound(config: Config) -> Result<Self, ProxyError> {
+    fn inbound(config: Config, mut sockets: Sockets) -> Result<Self, ProxyError> {
         let kept = Some(Box::new(config.clone()));
         let tls = config.tls.map(|options| tls::server(options, &config.voice)).transpose()?;
         let secure = match &config.upstream_tls {
@@ -117,7 +152,7 @@ impl Proxy {
             None => None,
         };
         let count = worker_count(config.workers);
-        let (listeners, address) = listen(config.listen, count)?;
+        let (listeners, address) = sockets.listen(config.listen, count)?;
         let seen = config.watch.start(&config.upstream)?;
         let mut builder = Task::builder(config.service.as_str())
             .executor(Executor::new(Clock::default()))
@@ -137,7 +172,7 @@ impl Proxy {
         }
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
-        let page = page(config.admin, &life, Admin::new(&task))?;
+        let page = page(config.admin, &life, Admin::new(&task), &mut sockets)?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
         let setting = Setting {
             clock: task.clock().clone(),
@@ -153,7 +188,18 @@ impl Proxy {
         });
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];
-        Ok(Self { task, life, services, watched: seen.words, workers, page, config: kept })
+        let watched = seen.words;
+        Ok(Self { task, life, services, watched, workers, page, config: kept, sockets })
+    }
+
+    /// What a successor has to know of it.
+    pub fn incumbent(&self) -> Incumbent {
+        Incumbent { life: self.life.clone(), register: self.sockets.register() }
+    }
+
+    /// What it has taken of what its predecessor left.
+    pub const fn taken(&self) -> &BTreeSet<usize> {
+        self.sockets.taken()
     }
 
     /// Where it listens; in the outbound role, for its first service.
@@ -228,49 +274,16 @@ pub(crate) fn page(
     address: Option<SocketAddr>,
     life: &Life,
     admin: Admin,
+    sockets: &mut Sockets,
 ) -> Result<Option<Page>, ProxyError> {
     let Some(address) = address else { return Ok(None) };
-    let page = admin.life(life.clone()).spawn(address);
-    page.map(Some).map_err(|source| ProxyError::Admin { address, source })
-}
-
-/// As many sockets at one address as there are workers: the kernel deals connections out to them.
-pub(crate) fn listen(
-    address: SocketAddr,
-    count: usize,
-) -> Result<(Vec<std::net::TcpListener>, SocketAddr), ProxyError> {
-    let failed = |source| ProxyError::Listen { address, source };
-    // They share the port with each other, and with nobody who was there before.
-    let mut bound = address;
-    if address.port() != 0 {
-        // Nobody is to be taken by it, so it does not listen.
-        drop(socket(address, false).map_err(failed)?);
-    }
-    let mut listeners = Vec::with_capacity(count);
-    for _ in 0..count.max(1) {
-        let listener = bind(bound).map_err(failed)?;
-        bound = listener.local_addr().map_err(failed)?;
-        listeners.push(listener);
-    }
-    Ok((listeners, bound))
-}
-
-fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = socket(address, true)?;
-    rustix::net::listen(&socket, i32::try_from(BACKLOG).unwrap_or(i32::MAX))?;
-    Ok(socket.into())
-}
-
-/// A socket at `address`, which others may share or not.
-fn socket(address: SocketAddr, shared: bool) -> io::Result<std::os::fd::OwnedFd> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseport(&socket, shared)?;
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
+    let failed = |source| ProxyError::Admin { address, source };
+    let (ears, bound) = sockets.listen(address, 1).map_err(|error| match error {
+        ProxyError::Listen { source, .. } => failed(source.into()),
+        other => other,
+    })?;
+    let open = || ears.into_iter().next().map_or_else(|| Err(io::Error::other("none")), Ears::open);
+    admin.life(life.clone()).spawn_on(bound, open).map(Some).map_err(failed)
 }
 
 thread_local! {
@@ -293,7 +306,7 @@ pub(crate) struct Setting {
 }
 
 /// What one worker listens at, and who answers there.
-pub(crate) type Doors<S> = Vec<(std::net::TcpListener, S)>;
+pub(crate) type Doors<S> = Vec<(Ears, S)>;
 
 /// A worker for each of `doors`.
 pub(crate) fn spawn_workers<S, B>(
@@ -339,9 +352,8 @@ impl Setting {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let executor = Executor::single_threaded(self.clock.clone());
-            try_join_all(doors.into_iter().map(|(listener, service)| async {
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                let mut server = serve::serve(listener, serve::each(service))
+            try_join_all(doors.into_iter().map(|(ears, service)| async {
+                let mut server = serve::serve(ears.open()?, serve::each(service))
                     .life(self.life.clone())
                     .clock(self.clock.clone())
                     .executor(executor.clone())

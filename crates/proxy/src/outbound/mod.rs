@@ -38,6 +38,7 @@ pub(crate) use endpoints::parse as parse_endpoint;
 pub use health::{Check, HealthConfig};
 
 use crate::run::{self, Proxy, ProxyError, Setting};
+use crate::sockets::Sockets;
 use at::{At, Says};
 use call::{About, Outbound};
 use core::time::Duration;
@@ -55,7 +56,7 @@ use tidegate_core::connection::gate::ConnectionGate;
 use tower_layer::Layer as _;
 
 /// Starts a proxy in this role.
-pub(crate) fn start(config: OutboundConfig) -> Result<Proxy, ProxyError> {
+pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Proxy, ProxyError> {
     if config.services.is_empty() {
         let right = "one service at least, with a name, where to listen and endpoints";
         return Err(InvalidEndpoints::new("there is no service to call", right).into());
@@ -75,7 +76,7 @@ pub(crate) fn start(config: OutboundConfig) -> Result<Proxy, ProxyError> {
     let (mut admin, mut services) = (Admin::new(&task), Vec::new());
     let mut doors: Vec<run::Doors<Outbound>> = (0..count).map(|_| Vec::new()).collect();
     for service in &config.services {
-        let (listeners, address) = run::listen(service.listen, count)?;
+        let (listeners, address) = sockets.listen(service.listen, count)?;
         let layer = layer(service);
         let balancer = balancer(service, count, &config.voice)?;
         admin = admin.client(&layer).balancer(service.name.as_str(), &balancer);
@@ -94,7 +95,7 @@ pub(crate) fn start(config: OutboundConfig) -> Result<Proxy, ProxyError> {
         }
         services.push((service.name.clone(), address));
     }
-    let page = run::page(config.admin, &life, admin)?;
+    let page = run::page(config.admin, &life, admin, &mut sockets)?;
     let gate = Arc::new(ConnectionGate::new(config.connections)?);
     let setting = Setting {
         clock: task.clock().clone(),
@@ -105,7 +106,7 @@ pub(crate) fn start(config: OutboundConfig) -> Result<Proxy, ProxyError> {
     };
     let workers = run::spawn_workers(&setting, doors.into_iter())?;
     let watched = "nobody: it stands beside a client".to_owned();
-    Ok(Proxy { task, life, services, watched, workers, page, config: None })
+    Ok(Proxy { task, life, services, watched, workers, page, config: None, sockets })
 }
 
 fn layer(service: &ServiceConfig) -> Layer {

@@ -13,5 +13,6 @@ mod outbound_discovery;
 mod outbound_grpc;
 mod secure;
 mod shed;
+mod succession;
 mod support;
 mod upgrade;

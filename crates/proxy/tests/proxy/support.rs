@@ -48,7 +48,11 @@ pub(crate) struct Running(Option<Proxy>);
 
 impl Running {
     pub(crate) fn start(role: impl Into<Role>) -> Self {
-        Self(Some(Proxy::start(role).unwrap()))
+        Self::of(Proxy::start(role).unwrap())
+    }
+
+    pub(crate) const fn of(proxy: Proxy) -> Self {
+        Self(Some(proxy))
     }
 
     pub(crate) fn get(&self) -> &Proxy {

@@ -263,10 +263,20 @@ impl Admin {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
+        self.spawn_on(address, || tokio::net::TcpListener::from_std(listener))
+    }
+
+    /// As [`Admin::spawn`], on a listener that somebody else has, and that is opened within the
+    /// runtime of the page. `address` is where it is.
+    pub fn spawn_on<L: Listener>(
+        self,
+        address: SocketAddr,
+        open: impl FnOnce() -> io::Result<L>,
+    ) -> Result<Page, AdminError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _entered = runtime.enter();
-            tokio::net::TcpListener::from_std(listener)?
+            open()?
         };
         let own = Life::new(LifeConfig::default(), Clock::default());
         let (life, task) = (own.clone(), self.life.clone());

@@ -53,7 +53,7 @@ pub use course::{Course, LifeConfig, Phase};
 use crate::clock::Clock;
 use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicU8, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::Timestamp;
 use tidegate_core::admission::AdmissionGate;
@@ -75,6 +75,8 @@ struct Shared {
     gate: Option<Arc<AdmissionGate>>,
     /// How many have something in flight, or may yet have.
     holds: AtomicUsize,
+    /// Whether somebody else serves at its address.
+    replaced: AtomicBool,
 }
 
 impl Default for Life {
@@ -105,6 +107,7 @@ impl Life {
             changed: watch::Sender::new(phase),
             gate,
             holds: AtomicUsize::new(0),
+            replaced: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -130,6 +133,19 @@ impl Life {
     /// It is to end: lame duck first. Changes nothing if it is on its way out.
     pub fn stop(&self) -> Phase {
         self.turn(Course::stop).0
+    }
+
+    /// It is to end, and a successor serves at its address. It ends as by [`Life::stop`], but does
+    /// not ask to be left alone, which would be taken for the successor's word: answers close
+    /// their connections and say no more, and what still comes is served to the end.
+    pub fn replaced(&self) -> Phase {
+        self.shared.replaced.store(true, Relaxed);
+        self.stop()
+    }
+
+    /// Whether a successor serves at its address.
+    pub fn is_replaced(&self) -> bool {
+        self.shared.replaced.load(Relaxed)
     }
 
     /// It is to end sooner than planned: the present phase of the end is over.
@@ -257,7 +273,8 @@ impl Life {
             // Under the lock, so that the last to write is the last to have changed it.
             shared.phase.store(phase as u8, Relaxed);
             if let Some(gate) = &shared.gate {
-                gate.set_lame_duck(!phase.takes_requests());
+                let served = phase.takes_requests() || phase.is_leaving() && self.is_replaced();
+                gate.set_lame_duck(!served);
             }
             shared.changed.send_replace(phase);
         }

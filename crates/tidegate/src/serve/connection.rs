@@ -91,7 +91,8 @@ pub(super) async fn run<I, M, S, B>(
     };
     let given_up = Arc::new(AtomicBool::new(false));
     let limits = common.limits;
-    let io = Transport::new(io, &limits, Arc::clone(&given_up));
+    let http2 = Arc::new(AtomicBool::new(false));
+    let io = Transport::new(io, &limits, Arc::clone(&given_up), Arc::clone(&http2));
     let shared = Arc::new(Shared {
         life: common.life.clone(),
         peer,
@@ -107,7 +108,7 @@ pub(super) async fn run<I, M, S, B>(
     let asked = tokio::select! {
         // What went wrong is the peer's business: it hung up, or sent what is not HTTP.
         _ = connection.as_mut() => return,
-        end = time_to_leave(&common, &shared.activity, dice) => end,
+        end = time_to_leave(&common, &shared.activity, &http2, dice) => end,
     };
     let end = match asked {
         End::Cut => End::Cut,
@@ -126,7 +127,12 @@ pub(super) async fn run<I, M, S, B>(
 }
 
 /// Returns when the connection should be asked to end.
-async fn time_to_leave(common: &Common, activity: &Activity, mut dice: SeededRng) -> End {
+async fn time_to_leave(
+    common: &Common,
+    activity: &Activity,
+    http2: &AtomicBool,
+    mut dice: SeededRng,
+) -> End {
     let limits = &common.limits;
     let age = limits.age_max.map(|age| jittered(age, limits, &mut dice));
     let old = async {
@@ -142,7 +148,7 @@ async fn time_to_leave(common: &Common, activity: &Activity, mut dice: SeededRng
         }
     };
     tokio::select! {
-        phase = leaving(common, dice) => match phase {
+        phase = leaving(common, http2, dice) => match phase {
             Phase::Gone => End::Cut,
             _ => End::Closed,
         },
@@ -152,16 +158,20 @@ async fn time_to_leave(common: &Common, activity: &Activity, mut dice: SeededRng
 }
 
 /// Returns when the task is leaving, or was from the beginning and drains.
-async fn leaving(common: &Common, mut dice: SeededRng) -> Phase {
+///
+/// HTTP/2 can be told to leave without harm to what is on its way, HTTP/1 cannot: a connection
+/// that is closed while it is idle may have a request in it that nobody has read. Its next answer
+/// tells it, and if there is none it is idle for all of the drain delay before it is closed.
+async fn leaving(common: &Common, http2: &AtomicBool, mut dice: SeededRng) -> Phase {
     // Who comes to a lame duck has not heard of it yet and would only come back.
     if common.life.phase() < Phase::LameDuck {
         let phase = common.life.reached(Phase::LameDuck).await;
-        if phase == Phase::LameDuck {
+        if phase == Phase::LameDuck && http2.load(Relaxed) {
             let spread = u64::try_from(common.goodbye_spread.as_nanos()).unwrap_or(u64::MAX);
             let wait = Duration::from_nanos(dice.below(spread.saturating_add(1)));
             let _ = tokio::time::timeout(wait, common.life.draining()).await;
+            return common.life.phase();
         }
-        return common.life.phase();
     }
     common.life.reached(Phase::Draining).await
 }

@@ -98,17 +98,20 @@ where
         let this = self.project();
         let mut response = ready!(this.future.poll(context))?;
         let busy = this.busy.take();
-        if busy.as_ref().is_some_and(|busy| busy.0.life.is_leaving()) {
-            say_goodbye(&mut response, *this.version);
+        if let Some(Busy(shared)) = busy.as_ref().filter(|busy| busy.0.life.is_leaving()) {
+            say_goodbye(&mut response, *this.version, shared.life.is_replaced());
         }
         Poll::Ready(Ok(response.map(|body| Counted { body, _busy: busy })))
     }
 }
 
 #[cold]
-fn say_goodbye<B>(response: &mut Response<B>, version: Version) {
-    let yes = HeaderValue::from_static("true");
-    response.headers_mut().insert(&X_ENVOY_IMMEDIATE_HEALTH_CHECK_FAIL, yes);
+fn say_goodbye<B>(response: &mut Response<B>, version: Version, replaced: bool) {
+    // Balancers would leave an address alone at which a successor serves.
+    if !replaced {
+        let yes = HeaderValue::from_static("true");
+        response.headers_mut().insert(&X_ENVOY_IMMEDIATE_HEALTH_CHECK_FAIL, yes);
+    }
     // A connection that changes its protocol says so in the same header, and is no longer ours.
     if version < Version::HTTP_2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -161,9 +164,11 @@ mod tests {
             if status == 101 {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             }
-            say_goodbye(&mut response, version);
+            say_goodbye(&mut response, version, true);
             let found = response.headers().get(CONNECTION).map(|value| value.to_str().unwrap());
             assert_eq!(found, connection, "{status} {version:?}");
+            assert!(!response.headers().contains_key("x-envoy-immediate-health-check-fail"));
+            say_goodbye(&mut response, version, false);
             assert_eq!(response.headers()["x-envoy-immediate-health-check-fail"], "true");
         }
     }

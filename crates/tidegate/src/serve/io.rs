@@ -32,11 +32,12 @@ const GREETING: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 struct Greeting(usize);
 
 impl Greeting {
-    /// Whether it is known after these bytes which protocol it is. None at all are the end.
-    fn is_over(&mut self, bytes: &[u8]) -> bool {
+    /// Whether it is HTTP/2, if that is known after these bytes. None at all are the end.
+    fn is_http2(&mut self, bytes: &[u8]) -> Option<bool> {
         let expected = GREETING.get(self.0..).unwrap_or_default();
         self.0 = self.0.saturating_add(bytes.len());
-        bytes.is_empty() || self.0 >= GREETING.len() || !expected.starts_with(bytes)
+        let whole = bytes.starts_with(expected) && !bytes.is_empty();
+        (whole || bytes.is_empty() || !expected.starts_with(bytes)).then_some(whole)
     }
 }
 
@@ -47,6 +48,8 @@ pub(super) struct Transport<I> {
     opening: Option<(Greeting, Pin<Box<Sleep>>)>,
     /// Whether a body was given up.
     given_up: Arc<AtomicBool>,
+    /// Whether it was HTTP/2's greeting.
+    http2: Arc<AtomicBool>,
     linger: Linger,
     stall: Stall,
 }
@@ -57,11 +60,17 @@ enum Linger {
 }
 
 impl<I> Transport<I> {
-    pub(super) fn new(io: I, limits: &Limits, given_up: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        io: I,
+        limits: &Limits,
+        given_up: Arc<AtomicBool>,
+        http2: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             io,
             opening: Some((Greeting(0), Box::pin(sleep(limits.header_timeout)))),
             given_up,
+            http2,
             linger: Linger::For(limits.discard_timeout),
             stall: Stall::new(limits.stall_max),
         }
@@ -93,8 +102,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Transport<I> {
         match Pin::new(&mut this.io).poll_read(context, buffer) {
             Poll::Ready(Ok(())) => {
                 if let Some((greeting, _)) = &mut this.opening
-                    && greeting.is_over(&buffer.filled()[before..])
+                    && let Some(http2) = greeting.is_http2(&buffer.filled()[before..])
                 {
+                    this.http2.store(http2, Relaxed);
                     this.opening = None;
                 }
                 Poll::Ready(Ok(()))
@@ -186,13 +196,14 @@ mod tests {
             let (mut greeting, mut seen) = (Greeting(0), 0);
             for chunk in bytes.chunks(length) {
                 seen += chunk.len();
-                let over = greeting.is_over(chunk);
-                prop_assert_eq!(over, seen >= known, "{} of {:?}", seen, bytes);
-                if over {
-                    break;
+                let http2 = greeting.is_http2(chunk);
+                let right = (seen >= known).then_some(same == GREETING.len());
+                prop_assert_eq!(http2, right, "{} of {:?}", seen, bytes);
+                if http2.is_some() {
+                    return Ok(());
                 }
             }
-            prop_assert!(greeting.is_over(&[]));
+            prop_assert_eq!(greeting.is_http2(&[]), Some(false));
         }
     }
 }

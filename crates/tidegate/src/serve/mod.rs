@@ -29,10 +29,10 @@
 //!
 //! # Leaving
 //!
-//! As soon as the task is a lame duck, HTTP/2 connections get a GOAWAY and HTTP/1 connections close
-//! after their next answer (at once, if they are idle), one after the other within
-//! [`Serve::goodbye_spread`]. Who connects after that is served, until the drain delay is over.
-//! Then nobody is, and what is in flight has until the limit of draining.
+//! As soon as the task is a lame duck, HTTP/2 connections get a GOAWAY, one after the other within
+//! [`Serve::goodbye_spread`], and HTTP/1 connections close after their next answer. Those that are
+//! idle stay until the drain delay is over, as a request may be on its way. Who connects meanwhile is
+//! served. Then nobody is, and what is in flight has until the limit of draining.
 //!
 //! A connection that was upgraded (a WebSocket) is no longer HTTP, and neither counted nor waited
 //! for: whoever holds it should watch [`Life`].
@@ -172,9 +172,9 @@ impl<L, M> Serve<L, M> {
         self
     }
 
-    /// A lame duck asks its connections to end one after the other within this time, so that not
-    /// all clients reconnect elsewhere at once; all at once if not said. Longer than the drain
-    /// delay is as long as the drain delay.
+    /// A lame duck asks its connections of HTTP/2 to end one after the other within this time, so
+    /// that not all clients reconnect elsewhere at once; all at once if not said. Longer than the
+    /// drain delay is as long as the drain delay.
     pub const fn goodbye_spread(mut self, spread: Duration) -> Self {
         self.goodbye_spread = spread;
         self

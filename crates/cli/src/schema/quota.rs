@@ -1,0 +1,55 @@
+//! Every key of a quota server's file. `docs/quota.md` has a row for each.
+
+use super::kinds::Kind::{
+    Address, Any, Count, File, Ignored, Limit, Number, Share, Some, Span, Text, Whole, Word,
+};
+use super::tree::{self, Row};
+use serde_json::{Value, json};
+
+pub(super) const ROWS: &[Row] = &[
+    ("quota.listen", Address, "Where tasks find the server."),
+    ("quota.state", File, "Where the server remembers its last election and whom it led."),
+    ("quota.advertise", Text, "What others call this server: host and port."),
+    ("quota.services.*.capacity.cpu!", Number, "CPUs of all tasks together; only to show."),
+    ("quota.services.*.default!", Limit, "What everyone who is not named may use together."),
+    ("quota.services.*.hit", Span, "What a request costs that an Envoy counts."),
+    ("quota.services.*.customers.*", Limit, "What this customer may use."),
+    ("quota.services.*.reports.every", Span, "How often tasks report."),
+    ("quota.services.*.reports.round", Span, "How often limits are divided and pushed."),
+    ("quota.services.*.silence.hold", Span, "How long a task keeps its limits without a server."),
+    ("quota.services.*.silence.fade", Span, "How fast they fade to the safe share after that."),
+    ("quota.services.*.silence.forget", Span, "How long a task that vanished still counts."),
+    ("quota.services.*.silence.learning", Span, "How long a new leader learns."),
+    ("quota.services.*.shares.floor", Share, "Of each limit, divided equally."),
+    ("quota.services.*.shares.unseen", Share, "Of each limit, for tasks without a grant."),
+    ("quota.services.*.shares.safe", Share, "Of its limits, what a task falls back to."),
+    ("quota.services.*.sizes.tasks", Some, "The most tasks."),
+    ("quota.services.*.sizes.customers", Some, "The most customers, everyone else included."),
+    ("quota.services.*.sizes.customers_per_task", Some, "The most customers of one task."),
+    ("quota.services.*.sizes.weight", Some, "For how many tasks one may stand."),
+    ("quota.doorman.resources[].identifier_glob!", Text, "A name, or a pattern."),
+    ("quota.doorman.resources[].capacity!", Number, "How much there is a second."),
+    ("quota.doorman.resources[].safe_capacity", Any, "What a client uses without a lease."),
+    ("quota.doorman.resources[].description", Text, "For people."),
+    (
+        "quota.doorman.resources[].algorithm.kind!",
+        Word(&["NO_ALGORITHM", "STATIC", "PROPORTIONAL_SHARE", "FAIR_SHARE"]),
+        "How it is shared out.",
+    ),
+    ("quota.doorman.resources[].algorithm.lease_length!", Count, "Seconds that a lease holds."),
+    ("quota.doorman.resources[].algorithm.refresh_interval!", Some, "Seconds between requests."),
+    ("quota.doorman.resources[].algorithm.learning_mode_duration", Whole, "Seconds to learn."),
+    ("quota.doorman.resources[].algorithm.parameters", Ignored, "Passed over."),
+];
+
+pub(super) fn schema() -> Value {
+    let mut schema = tree::object(ROWS);
+    if let Value::Object(schema) = &mut schema {
+        let uri = "https://json-schema.org/draft/2020-12/schema";
+        schema.insert("$schema".to_owned(), Value::from(uri));
+        schema.insert("title".to_owned(), Value::from("tidegate quota"));
+        schema.insert("required".to_owned(), json!(["quota"]));
+        schema.insert("$defs".to_owned(), Value::Object(super::kinds::definitions()));
+    }
+    schema
+}
