@@ -9,15 +9,18 @@
 //! |---|---|
 //! | who may use how much | [`config`] |
 //! | who divides it | [`server`] |
+//! | who may report and ask | `access` |
 //! | which leader counts | [`election`] |
 //! | how does a task take part | [`client`] |
 //! | and clients of Doorman | [`doorman`] |
 
+mod access;
 pub mod client;
 pub mod config;
 pub mod doorman;
 pub mod election;
 mod envoy;
+mod link;
 mod message;
 mod name;
 pub mod server;
@@ -28,5 +31,6 @@ mod tests;
 pub use client::Client;
 pub use config::Config;
 pub use election::Election;
+pub use link::LinkError;
 pub use server::Server;
 pub use status::{StatusError, status};

@@ -1,9 +1,10 @@
 //! Asking a server how things stand.
 
+use crate::link::{Link, LinkError};
 use core::time::Duration;
+use tidegate_tls::ClientOptions;
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
 use tidegate_wire::proto::tidegate::quota::v1::{StatusRequest, StatusResponse};
-use tonic::transport::Endpoint;
 
 /// Who does not answer in so long is not going to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -14,11 +15,14 @@ const MESSAGE_MAX: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatusError {
+    /// An address or certificates are wrong.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// There is no server.
     #[error("no quota server answers: {0}")]
     Unreachable(String),
     /// It says no.
-    #[error("it answers {code}: {message}")]
+    #[error("it answers {message}")]
     Refused {
         /// By its code.
         code: tonic::Code,
@@ -27,17 +31,20 @@ pub enum StatusError {
     },
 }
 
-/// Asks the server at `url` about one service, or about all if its name is empty.
-pub async fn status(url: &str, service: &str) -> Result<StatusResponse, StatusError> {
-    let unreachable =
-        |error: tonic::transport::Error| StatusError::Unreachable(crate::client::explain(&error));
-    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unreachable)?;
-    let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
-    let channel = endpoint.connect().await.map_err(unreachable)?;
+/// Asks the server at `url` about one service, or about all if its name is empty; with these
+/// certificates, if any.
+pub async fn status(
+    url: &str,
+    service: &str,
+    tls: Option<ClientOptions>,
+) -> Result<StatusResponse, StatusError> {
+    let link = Link::new(tls, |_| {})?;
+    let endpoint = link.endpoint(url)?.connect_timeout(PATIENCE).timeout(PATIENCE);
+    let channel = link.connect(&endpoint).await.map_err(StatusError::Unreachable)?;
     let mut client = QuotaClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
     let answer = client.status(StatusRequest { service: service.to_owned() }).await;
     answer.map(tonic::Response::into_inner).map_err(|status| StatusError::Refused {
         code: status.code(),
-        message: status.message().to_owned(),
+        message: link.told(&endpoint, &status),
     })
 }

@@ -15,8 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tidegate::clock::Clock;
 use tidegate::life::{Life, LifeConfig};
+use tidegate::serve::Tls;
+use tidegate_core::connection::gate::{ConnectionGate, ConnectionLimits};
+use tidegate_quota::config::Exposed;
 use tidegate_quota::server::{Reload, follow};
 use tidegate_quota::{Config, Election, Server};
+use tidegate_tls::{News, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,7 +49,13 @@ pub(super) fn run(
             return Ok(Ending { err, code: REFUSED, ..Ending::default() });
         }
     };
-    config.listen = listen.unwrap_or(config.listen);
+    if let Some(listen) = listen {
+        config.listen_at(listen).map_err(|exposed| Failure {
+            what: format!("will not listen on {listen}"),
+            why: exposed.to_string(),
+            next: Exposed::REMEDY,
+        })?;
+    }
     crate::demo::service::raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("start", &error))?;
@@ -63,6 +73,9 @@ async fn serve(
     let clock = Clock::monotonic();
     let server = Server::start(&config, election, clock.clone());
     let server = server.map_err(|error| failed("start", &error))?;
+    let tls = config.tls.clone().map(secure).transpose()?;
+    let gate = ConnectionGate::new(connections(&config));
+    let gate = gate.map_err(|error| failed("take connections", &error))?;
     let listener = TcpListener::bind(config.listen).await;
     let listener =
         listener.map_err(|error| failed(&format!("listen on {}", config.listen), &error))?;
@@ -83,7 +96,8 @@ async fn serve(
             Some(opened.map_err(|error| failed("show the page", &error))?)
         }
     };
-    let mut hello = format!("tidegate quota: listens on {address}, epoch {}\n", server.epoch());
+    let (epoch, trust) = (server.epoch(), trust(&config));
+    let mut hello = format!("tidegate quota: listens on {address}, epoch {epoch}; {trust}\n");
     if let Some(page) = &page {
         // Writing to a string cannot fail.
         let _ = writeln!(hello, "tidegate quota: page at http://{}/", page.address());
@@ -102,10 +116,53 @@ async fn serve(
         }
     });
     let router = server.router().into_make_service();
-    let ended = tidegate::serve(listener, router).life(life).await;
+    let mut serve = tidegate::serve(listener, router).life(life).connections(Arc::new(gate));
+    if let Some(tls) = tls {
+        serve = serve.tls(tls);
+    }
+    let ended = serve.await;
     following.abort();
     ending.abort();
     ended.map(|()| Ending::default()).map_err(|error| failed("serve", &error))
+}
+
+/// Certificates, which are read again when they change.
+fn secure(options: ServerOptions) -> Result<Tls, Failure> {
+    let wrong = |error: &dyn std::error::Error| failed("use its certificates", error);
+    let server = tidegate_tls::Server::new(options).map_err(|error| wrong(&error))?;
+    let told = |news: News| {
+        let line = match news {
+            News::Refused(error) => format!("kept the certificates before: {error}"),
+            _ => "new certificates, for new connections".to_owned(),
+        };
+        say(&line);
+    };
+    server.watch(tidegate_tls::PERIOD, told).map_err(|error| wrong(&error))?;
+    Ok(server.into())
+}
+
+/// Room for a connection of every task that there may be, and for those who ask. After a restart
+/// all of them come back within seconds; with TLS handshakes take up to half of the CPU.
+fn connections(config: &Config) -> ConnectionLimits {
+    let mut limits = ConnectionLimits::default();
+    let tasks = config.services.values().map(|service| service.fleet.tasks_max as u64);
+    // A tenth is kept for those who count as more than anybody may.
+    limits.open_max = (tasks.sum::<u64>() + limits.open_max) * 10 / 9;
+    if config.tls.is_none() {
+        (limits.accepts_per_second, limits.burst) = (4_000, 4_000);
+    }
+    limits
+}
+
+/// Whom it believes, in words.
+fn trust(config: &Config) -> &'static str {
+    if config.identified() {
+        "callers prove who they are by certificates"
+    } else if config.listen.ip().is_loopback() {
+        "callers prove nothing: only this machine can reach it"
+    } else {
+        "callers prove nothing: it trusts its network"
+    }
 }
 
 fn failed(what: &str, error: &dyn std::error::Error) -> Failure {
@@ -138,6 +195,10 @@ fn said(reload: Reload) {
         Reload::Unreadable(error) => format!("kept the limits before: {error}"),
         _ => return,
     };
-    // If nobody reads it, the status says it too.
+    say(&line);
+}
+
+/// If nobody reads it, the status says it too.
+fn say(line: &str) {
     let _ = writeln!(io::stderr(), "tidegate quota: {}", line.replace('\n', "\ntidegate quota: "));
 }

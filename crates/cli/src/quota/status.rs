@@ -3,8 +3,10 @@
 use crate::{Ending, Failure};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_core::Criticality;
+use tidegate_tls::{ClientOptions, Identity, Roots};
 use tidegate_wire::proto::tidegate::quota::v1::{
     CustomerStatus, Over, ServiceStatus, StatusResponse,
 };
@@ -21,6 +23,16 @@ pub(super) struct Options {
     /// One service only
     #[arg(long, value_name = "NAME", default_value = "")]
     service: String,
+    /// PEM file with the roots that the server's certificate has to come from; the system's if not
+    /// said
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// PEM file with the certificate to show
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// PEM file with its key
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// One object of JSON
     #[arg(long)]
     json: bool,
@@ -34,17 +46,25 @@ pub(super) fn run(options: &Options) -> Result<Ending, Failure> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failure(error.to_string()))?;
-    let url = if options.url.contains("://") {
-        options.url.clone()
-    } else {
-        format!("http://{}", options.url)
-    };
-    let status = runtime.block_on(tidegate_quota::status(&url, &options.service));
+    let asked = tidegate_quota::status(&options.url, &options.service, certificates(options));
+    let status = runtime.block_on(asked);
     let status = status.map_err(|error| failure(error.to_string()))?;
     if options.json {
         return Ok(Ending::from(format!("{}\n", as_json(&status))));
     }
     Ok(Ending::from(as_text(&status, now_ms())))
+}
+
+/// What to show and whom to believe, where anything was said of it.
+fn certificates(options: &Options) -> Option<ClientOptions> {
+    let mut certificates = ClientOptions::default();
+    if let Some(roots) = &options.ca {
+        certificates.roots = Roots::Given(roots.clone().into());
+    }
+    if let (Some(cert), Some(key)) = (&options.cert, &options.key) {
+        certificates.identity = Some(Identity::new(cert.clone(), key.clone()));
+    }
+    (options.ca.is_some() || options.cert.is_some()).then_some(certificates)
 }
 
 pub(super) fn now_ms() -> u64 {

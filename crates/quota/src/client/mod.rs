@@ -34,14 +34,15 @@ pub use state::{State, Trouble};
 
 pub(crate) use run::explain;
 
+use crate::link::{Link, LinkError, refusal};
 use run::Line;
 use state::Shared;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tidegate::Task;
+use tidegate_tls::ClientOptions;
 use tokio::sync::watch;
-use tonic::transport::Endpoint;
 
 /// Why a task cannot be attached.
 #[derive(Debug, thiserror::Error)]
@@ -50,15 +51,9 @@ pub enum AttachError {
     /// There is nobody to ask.
     #[error("there are no addresses of quota servers; at least one, such as http://quota:7300")]
     NoAddress,
-    /// One is no address.
-    #[error("`{address}` is no address of a quota server; one would be http://quota:7300")]
-    Address {
-        /// What was given.
-        address: String,
-        /// What is wrong with it.
-        #[source]
-        source: tonic::transport::Error,
-    },
+    /// An address or certificates are wrong.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// The server would not take it.
     #[error("`{name}` cannot be the name of a {what}: 1 to 128 printable ASCII characters")]
     Name {
@@ -79,6 +74,7 @@ pub struct Builder {
     addresses: Vec<String>,
     name: Option<String>,
     weight: u32,
+    tls: Option<ClientOptions>,
 }
 
 impl Builder {
@@ -96,6 +92,14 @@ impl Builder {
         self
     }
 
+    /// Shows this certificate to servers, whose addresses have to be `https://host:port`, and
+    /// believes servers by these roots. Files are read again when they change. Without it
+    /// `https://` believes the system's roots and shows nothing.
+    pub fn tls(mut self, options: ClientOptions) -> Self {
+        self.tls = Some(options);
+        self
+    }
+
     /// Begins to report for `task`, and to set its limits.
     pub fn attach(self, task: &Task) -> Result<Client, AttachError> {
         let name = self.name.unwrap_or_else(own_name);
@@ -104,19 +108,18 @@ impl Builder {
                 return Err(AttachError::Name { what, name: name.to_owned() });
             }
         }
-        let mut endpoints = Vec::new();
-        for address in self.addresses {
-            match Endpoint::from_shared(address.clone()) {
-                Ok(endpoint) => endpoints.push(endpoint),
-                Err(source) => return Err(AttachError::Address { address, source }),
-            }
-        }
+        let shared = Arc::new(Shared::default());
+        let told = Arc::clone(&shared);
+        let link = Link::new(self.tls, move |news| {
+            told.change(|state| state.certificates = refusal(&news));
+        })?;
+        let endpoints = self.addresses.iter().map(|address| link.endpoint(address));
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
         if endpoints.is_empty() {
             return Err(AttachError::NoAddress);
         }
         let (stop, stopped) = watch::channel(false);
-        let shared = Arc::new(Shared::default());
-        let line = Line::new(task.clone(), name, self.weight, endpoints, Arc::clone(&shared));
+        let line = Line::new(task.clone(), name, self.weight, link, endpoints, &shared);
         let thread = run::start(line, stopped).map_err(AttachError::Thread)?;
         Ok(Client { stop, shared, thread: Some(thread) })
     }
@@ -138,11 +141,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the quota servers at these addresses (`http://host:port`), which are tried in
-    /// turn.
+    /// A client of the quota servers at these addresses (`http://host:port`, or `https://`), which
+    /// are tried in turn.
     pub fn builder<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Builder {
         let addresses = addresses.into_iter().map(Into::into).collect();
-        Builder { addresses, name: None, weight: 1 }
+        Builder { addresses, name: None, weight: 1, tls: None }
     }
 
     /// How the task stands with the server.

@@ -7,6 +7,7 @@
 
 use super::member::{Member, Next};
 use super::state::{Shared, Trouble};
+use crate::link::{CONNECT_WITHIN, Link};
 use core::time::Duration;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -20,12 +21,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 /// Before the server has said how often.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// A server that is there answers in milliseconds; one behind a long line within this.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// The first pause: short enough for a server that was restarted, long enough not to spin.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest. With ten thousand tasks that is two thousand attempts a second.
@@ -42,6 +41,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// What the thread works with.
 pub(super) struct Line {
     member: Member,
+    link: Link,
     endpoints: Vec<Endpoint>,
     /// Whose turn it is.
     turn: usize,
@@ -65,13 +65,15 @@ impl Line {
         task: Task,
         name: String,
         weight: u32,
+        link: Link,
         endpoints: Vec<Endpoint>,
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
     ) -> Self {
         let mut dice = SeededRng::new(RandomState::new().hash_one(0));
         let turn = dice.below(endpoints.len() as u64) as usize;
         let member = Member::new(task, name, weight);
-        Self { member, endpoints, turn, leader: None, shared, dice }
+        let shared = Arc::clone(shared);
+        Self { member, link, endpoints, turn, leader: None, shared, dice }
     }
 }
 
@@ -164,11 +166,12 @@ async fn open(
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_EVERY)
         .keep_alive_while_idle(true);
+    let link = line.link.clone();
     let opening = timeout(CONNECT_WITHIN, async {
-        let channel: Channel = endpoint.connect().await.map_err(|error| explain(&error))?;
+        let channel = link.connect(&endpoint).await?;
         let mut client = QuotaClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
         let answer = client.report(ReceiverStream::new(said)).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| told(&status))
+        answer.map(tonic::Response::into_inner).map_err(|status| link.told(&endpoint, &status))
     });
     tokio::pin!(opening);
     loop {
@@ -192,7 +195,7 @@ async fn stream(
     stopped: &watch::Receiver<bool>,
 ) -> Ended {
     let opened = tokio::select! {
-        opened = open(line, endpoint, ticks) => opened,
+        opened = open(line, endpoint.clone(), ticks) => opened,
         () = stopping(stopped.clone()) => return Ended::Stopped,
     };
     let (say, mut heard) = match opened {
@@ -209,7 +212,9 @@ async fn stream(
             message = heard.message() => match message {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ended::Failed("the server has ended the stream".to_owned()),
-                Err(status) => return Ended::Failed(told(&status)),
+                Err(status) => {
+                    return Ended::Failed(line.link.told(&endpoint, &status));
+                }
             },
             _ = ticks.tick() => {
                 let report = line.member.tick();
@@ -238,11 +243,11 @@ async fn stream(
                 }
             }
             Ok(Next::Resume) => {
-                line.leader = Endpoint::from_shared(server.to_owned()).ok();
+                line.leader = line.link.endpoint(server).ok();
                 return Ended::Moved;
             }
             Ok(Next::Go(leader)) => {
-                line.leader = leader.and_then(|leader| Endpoint::from_shared(leader).ok());
+                line.leader = leader.and_then(|leader| line.link.endpoint(&leader).ok());
                 return Ended::Moved;
             }
             Err(nonsense) => return Ended::Failed(nonsense.to_string()),
@@ -254,10 +259,6 @@ async fn stream(
 async fn farewell(say: mpsc::Sender<TaskMessage>, mut heard: Streaming<ServerMessage>) {
     let _ = say.try_send(TaskMessage { leaves: true, ..TaskMessage::default() });
     let _ = timeout(FAREWELL, async { while let Ok(Some(_)) = heard.message().await {} }).await;
-}
-
-fn told(status: &tonic::Status) -> String {
-    format!("{}: {}", status.code(), status.message())
 }
 
 /// An error with what is behind it.

@@ -17,6 +17,8 @@ pub struct State {
     pub standing: Option<Standing>,
     /// What went wrong last, if there is no stream.
     pub trouble: Option<Trouble>,
+    /// What is wrong with certificates that have changed; the old ones are shown until then.
+    pub certificates: Option<String>,
     /// How many streams there were.
     pub streams: u64,
 }

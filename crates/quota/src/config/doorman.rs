@@ -2,14 +2,20 @@
 
 use super::fault::Fault;
 use super::raw;
+use super::who::Reader;
+use crate::access::DoormanAccess;
 use tidegate_core::doorman::{AlgorithmDraft, Draft, Kind, Repository};
 
-pub(super) fn resolve(raw: raw::Doorman) -> Result<Repository, Fault> {
+pub(super) fn resolve(
+    raw: raw::Doorman,
+    reader: &Reader,
+) -> Result<(Repository, DoormanAccess), Fault> {
     let at = raw.resources.referenced;
     let places: Vec<_> = raw.resources.value.iter().map(|entry| entry.referenced).collect();
-    let mut drafts = Vec::new();
+    let (mut drafts, mut own) = (Vec::new(), Vec::new());
     for entry in raw.resources.value {
-        let entry = entry.value;
+        let (at, entry) = (entry.referenced, entry.value);
+        own.push((entry.identifier_glob.clone(), at, entry.clients));
         let algorithm = entry.algorithm.map(|algorithm| {
             let kind = &algorithm.kind;
             let kind = kind.value.parse::<Kind>().map_err(|_| {
@@ -28,8 +34,10 @@ pub(super) fn resolve(raw: raw::Doorman) -> Result<Repository, Fault> {
             algorithm: algorithm.transpose()?,
         });
     }
-    Repository::new(&drafts).map_err(|error| {
+    let templates = Repository::new(&drafts).map_err(|error| {
         let place = places.get(error.position - 1).copied().unwrap_or(at);
         Fault::new(place, error.to_string(), "see docs/quota.md, \"Doorman\"")
-    })
+    })?;
+    let access = reader.doorman(raw.clients, raw.servers, own, templates.clone())?;
+    Ok((templates, access))
 }

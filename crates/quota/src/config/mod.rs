@@ -2,7 +2,7 @@
 //!
 //! ```yaml
 //! quota:
-//!   listen: 0.0.0.0:7300
+//!   listen: 127.0.0.1:7300
 //!   services:
 //!     search:
 //!       capacity: { cpu: 400 }
@@ -24,9 +24,13 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 mod units;
+mod who;
 
+pub use crate::access::{DoormanAccess, ServiceAccess};
 pub use fault::Refused;
+pub use who::Exposed;
 
+use crate::access;
 use core::time::Duration;
 use fault::Fault;
 use std::collections::BTreeMap;
@@ -35,6 +39,8 @@ use std::path::PathBuf;
 use tidegate_core::doorman::Repository;
 use tidegate_core::fleet::{FleetConfig, Limits};
 use tidegate_core::{Cost, CostRate};
+use tidegate_tls::ServerOptions;
+use tidegate_wire::customer::IdentityPattern;
 
 /// The port of a server that is not told another.
 pub const PORT: u16 = 7300;
@@ -54,6 +60,15 @@ pub struct Config {
     pub services: BTreeMap<String, Service>,
     /// What clients of Doorman may share; nothing if they are not served.
     pub doorman: Option<Repository>,
+    /// How callers are spoken to, if by TLS. Where they show certificates, lists say who may do
+    /// what.
+    pub tls: Option<ServerOptions>,
+    /// Whoever can reach the server may be believed, though nobody proves who they are.
+    pub trust_network: bool,
+    /// Who may see how everything stands.
+    pub operators: Vec<IdentityPattern>,
+    /// Who may ask for Doorman's resources.
+    pub doorman_access: Option<DoormanAccess>,
 }
 
 /// One service, whose tasks share what its customers may use.
@@ -68,6 +83,8 @@ pub struct Service {
     pub customers: BTreeMap<String, Limits>,
     /// What a request costs that an Envoy asks about, if it does not tell so afterwards.
     pub hit: Option<Cost>,
+    /// Whom it listens to, where callers show certificates.
+    pub access: ServiceAccess,
     /// How often tasks report. Default 1 s.
     pub report_every: Duration,
     /// How often limits are divided and pushed. Default 250 ms.
@@ -101,6 +118,18 @@ impl Config {
     /// Reads the text of a file; `file` is what it is called in complaints.
     pub fn parse(file: &str, text: &str) -> Result<Self, Refused> {
         read(text).map_err(|fault| fault.of(file))
+    }
+
+    /// Whether callers prove who they are.
+    pub fn identified(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| access::proves(&tls.clients))
+    }
+
+    /// Listens there instead, unless others could reach it who prove nothing.
+    pub fn listen_at(&mut self, address: SocketAddr) -> Result<(), Exposed> {
+        Exposed::check(address, self.identified(), self.trust_network)?;
+        self.listen = address;
+        Ok(())
     }
 
     /// What people should know of it, line by line: services, customers, and by how much each is

@@ -22,13 +22,29 @@ pub(super) struct Quota {
     pub(super) listen: Option<Spanned<String>>,
     pub(super) state: Option<Spanned<String>>,
     pub(super) advertise: Option<Spanned<String>>,
+    pub(super) tls: Option<Tls>,
+    pub(super) trust_network: Option<Spanned<bool>>,
+    pub(super) operators: Option<Who>,
     pub(super) services: Option<Spanned<Named<Service>>>,
     pub(super) doorman: Option<Doorman>,
+}
+
+/// Identities, as they are written.
+pub(super) type Who = Spanned<Vec<Spanned<String>>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    pub(super) cert: String,
+    pub(super) key: String,
+    pub(super) client_ca: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Doorman {
+    pub(super) clients: Option<Who>,
+    pub(super) servers: Option<Who>,
     pub(super) resources: Spanned<Vec<Spanned<Template>>>,
 }
 
@@ -41,6 +57,7 @@ pub(super) struct Template {
     #[serde(rename = "description")]
     pub(super) _description: Option<String>,
     pub(super) algorithm: Option<Algorithm>,
+    pub(super) clients: Option<Who>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,6 +78,8 @@ pub(super) struct Service {
     pub(super) capacity: Option<Resources>,
     pub(super) default: Option<Spanned<Limit>>,
     pub(super) hit: Option<Spanned<String>>,
+    pub(super) tasks: Option<Who>,
+    pub(super) envoys: Option<Who>,
     #[serde(default)]
     pub(super) customers: Named<Limit>,
     #[serde(default)]
@@ -94,6 +113,7 @@ pub(super) struct Levels {
     pub(super) critical: Option<Spanned<f64>>,
     pub(super) sheddable_plus: Option<Spanned<f64>>,
     pub(super) sheddable: Option<Spanned<f64>>,
+    pub(super) identities: Option<Who>,
 }
 
 impl<'de> Deserialize<'de> for Limit {

@@ -3,7 +3,9 @@
 use super::fault::Fault;
 use super::raw::{self, Limit, Named};
 use super::units::{cpus, duration, share, size};
+use super::who::{self, Exposed, Reader};
 use super::{Config, PORT, Service};
+use crate::access;
 use core::time::Duration;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
@@ -11,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use tidegate_core::fleet::{FleetConfig, Limits, TaskId};
 use tidegate_core::{Cost, CostRate};
-use tidegate_wire::customer::NAME_MAX;
+use tidegate_wire::customer::{IdentityPattern, NAME_MAX};
 
 /// Rates over less would be mostly chance, and ten thousand tasks would do nothing but report.
 const REPORT_MIN: Duration = Duration::from_millis(10);
@@ -22,6 +24,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
     let at = file.quota.referenced;
     let quota = file.quota.value;
+    let listen_at = quota.listen.as_ref().map_or(at, |text| text.referenced);
     let listen = match quota.listen {
         None => SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
         Some(text) => text.value.parse().map_err(|_| {
@@ -29,7 +32,15 @@ pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
             Fault::at(&text, what, "address and port, such as 0.0.0.0:7300 or [::]:7300")
         })?,
     };
-    let doorman = quota.doorman.map(super::doorman::resolve).transpose()?;
+    let tls = quota.tls.map(who::tls);
+    let identified = tls.as_ref().is_some_and(|tls| access::proves(&tls.clients));
+    let trust_network = trust(quota.trust_network.as_ref(), identified)?;
+    Exposed::check(listen, identified, trust_network)
+        .map_err(|exposed| Fault::new(listen_at, exposed.to_string(), Exposed::REMEDY))?;
+    let reader = Reader { identified };
+    let operators = reader.list(quota.operators)?;
+    let doorman = quota.doorman.map(|raw| super::doorman::resolve(raw, &reader)).transpose()?;
+    let (doorman, doorman_access) = doorman.unzip();
     let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
     if !found && doorman.is_none() {
         let at = quota.services.map_or(at, |services| services.referenced);
@@ -37,10 +48,31 @@ pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
         return Err(Fault::new(at, "there are no services", right));
     }
     let services = quota.services.map(|services| services.value).unwrap_or_default();
-    let services = named(services, "service", service)?;
+    let services = named(services, "service", |name, raw| service(name, raw, &reader))?;
     let state = quota.state.map(|path| PathBuf::from(path.value));
     let advertise = quota.advertise.map_or_else(|| listen.to_string(), |text| text.value);
-    Ok(Config { listen, advertise, state, services, doorman })
+    Ok(Config {
+        listen,
+        advertise,
+        state,
+        services,
+        doorman,
+        tls,
+        trust_network,
+        operators,
+        doorman_access,
+    })
+}
+
+fn trust(told: Option<&Spanned<bool>>, identified: bool) -> Result<bool, Fault> {
+    match told {
+        Some(told) if told.value && identified => {
+            let what = "everyone proves who they are by `tls.client_ca` and cannot be believed \
+                        without it as well";
+            Err(Fault::at(told, what, "one of the two"))
+        }
+        told => Ok(told.is_some_and(|told| told.value)),
+    }
 }
 
 /// Names that people and metrics can bear, each once.
@@ -65,7 +97,11 @@ fn named<T, R>(
     Ok(found)
 }
 
-fn service(name: &Spanned<String>, raw: Spanned<raw::Service>) -> Result<Service, Fault> {
+fn service(
+    name: &Spanned<String>,
+    raw: Spanned<raw::Service>,
+    reader: &Reader,
+) -> Result<Service, Fault> {
     let at = raw.referenced;
     let raw = raw.value;
     let Some(default) = raw.default else {
@@ -78,8 +114,19 @@ fn service(name: &Spanned<String>, raw: Spanned<raw::Service>) -> Result<Service
         rate => Ok(rate),
     });
     let capacity = capacity.transpose()?;
-    let default = limits(default)?;
-    let customers = named(raw.customers, "customer", |_, limit| limits(limit))?;
+    let default_at = default.referenced;
+    let (default, strangers) = limits(default, reader)?;
+    if !strangers.is_empty() {
+        let what = "everyone who is not named has no identities of their own";
+        return Err(Fault::new(default_at, what, "`identities` of a customer"));
+    }
+    let customers = named(raw.customers, "customer", |_, limit| limits(limit, reader))?;
+    let belong = customers.iter().flat_map(|(name, (_, identities))| {
+        identities.iter().map(|identity| (identity.clone(), name.clone()))
+    });
+    let access = reader.service(name, raw.tasks, raw.envoys, belong.collect())?;
+    let customers: BTreeMap<_, _> =
+        customers.into_iter().map(|(name, (limits, _))| (name, limits)).collect();
     let mut fleet = FleetConfig::default();
     silence(&raw.silence, &mut fleet)?;
     let span = |text: &Option<_>, default, from, to| {
@@ -117,7 +164,7 @@ fn service(name: &Spanned<String>, raw: Spanned<raw::Service>) -> Result<Service
     }
     let hit = raw.hit.as_ref().map(|text| duration(text, Duration::from_micros(1), second * 60));
     let hit = hit.transpose()?.map(|cost| Cost::from_nanos(cost.as_nanos() as u64));
-    Ok(Service { capacity, default, customers, hit, report_every, round_every, fleet })
+    Ok(Service { capacity, default, customers, hit, access, report_every, round_every, fleet })
 }
 
 fn silence(raw: &raw::Silence, fleet: &mut FleetConfig) -> Result<(), Fault> {
@@ -157,19 +204,24 @@ fn sizes(raw: &raw::Sizes, fleet: &mut FleetConfig) -> Result<(), Fault> {
     Ok(())
 }
 
-fn limits(limit: Spanned<Limit>) -> Result<Limits, Fault> {
+/// What may be used, and by whom, where that is said.
+fn limits(limit: Spanned<Limit>, reader: &Reader) -> Result<(Limits, Vec<IdentityPattern>), Fault> {
     let Spanned { value, referenced, defined } = limit;
     match value {
-        Limit::Unlimited => Ok(Limits::UNLIMITED),
-        Limit::Cpus(number) => Ok(Limits::total(cpus(&Spanned::new(number, referenced, defined))?)),
+        Limit::Unlimited => Ok((Limits::UNLIMITED, Vec::new())),
+        Limit::Cpus(number) => {
+            let total = cpus(&Spanned::new(number, referenced, defined))?;
+            Ok((Limits::total(total), Vec::new()))
+        }
         Limit::Levels(levels) => {
-            let raw::Levels { cpu, critical, sheddable_plus, sheddable } = *levels;
+            let raw::Levels { cpu, critical, sheddable_plus, sheddable, identities } = *levels;
             let mut entries = [None; 4];
             let levels = [&sheddable, &sheddable_plus, &critical, &cpu];
             for (entry, level) in entries.iter_mut().zip(levels) {
                 *entry = level.as_ref().map(cpus).transpose()?;
             }
-            Limits::from_entries(entries).map_err(|wrong| {
+            let identities = reader.list(identities)?;
+            let limits = Limits::from_entries(entries).map_err(|wrong| {
                 let found = levels[wrong.level.index()].as_ref();
                 let at = found.map_or(referenced, |level| level.referenced);
                 let what = format!(
@@ -177,7 +229,8 @@ fn limits(limit: Spanned<Limit>) -> Result<Limits, Fault> {
                     wrong.found, wrong.level, wrong.at_most, wrong.above
                 );
                 Fault::new(at, what, format!("at most {}", wrong.at_most))
-            })
+            })?;
+            Ok((limits, identities))
         }
     }
 }

@@ -12,6 +12,7 @@ fn parse(text: &str) -> Result<Config, Refused> {
 const WHOLE: &str = "\
 quota:
   listen: 0.0.0.0:7301
+  trust_network: true
   state: /var/lib/tidegate/epoch
   services:
     search:
@@ -35,6 +36,7 @@ quota:
 fn every_key_is_read() {
     let config = parse(WHOLE).unwrap();
     assert_eq!(config.listen, "0.0.0.0:7301".parse().unwrap());
+    assert!(config.trust_network && !config.identified());
     assert_eq!(config.state, Some(PathBuf::from("/var/lib/tidegate/epoch")));
     let search = &config.services["search"];
     assert_eq!(search.default, Limits::total(cpus(10.0)));
@@ -188,4 +190,108 @@ fn doormans_own_format_is_read() {
         assert!(said.starts_with(&format!("quota.yaml:{place}")), "{said}");
         assert!(refused.what.contains(what), "{said}");
     }
+}
+
+const IDENTIFIED: &str = "\
+quota:
+  listen: 0.0.0.0:7300
+  tls: { cert: c.pem, key: k.pem, client_ca: ca.pem }
+  operators: ['spiffe://prod/ns/ops/**']
+  services:
+    search:
+      tasks: ['spiffe://prod/ns/search/**', dns:search.example.org]
+      envoys: [dns:edge.example.org]
+      default: 1
+      customers:
+        gmail: { cpu: 60, identities: [spiffe://prod/ns/gmail/sa/web] }
+        crawler: 5
+  doorman:
+    clients: ['spiffe://prod/ns/*/sa/crawler']
+    resources:
+    - { identifier_glob: own, capacity: 1, clients: [dns:own.example.org] }
+    - identifier_glob: '*'
+      capacity: 10
+      algorithm: { kind: STATIC, lease_length: 30, refresh_interval: 10 }
+";
+
+#[test]
+fn who_may_do_what_is_read() {
+    let config = parse(IDENTIFIED).unwrap();
+    assert!(config.identified());
+    let tls = config.tls.as_ref().unwrap();
+    assert_eq!(tls.certificates, PathBuf::from("c.pem").into());
+    assert_eq!(tls.clients, tidegate_tls::Clients::Required(PathBuf::from("ca.pem").into()));
+    let search = &config.services["search"];
+    assert_eq!(search.customers["gmail"], Limits::total(cpus(60.0)));
+    let access = &search.access;
+    assert_eq!((access.tasks.len(), access.envoys.len()), (2, 1));
+    assert!(access.tasks[0].fits("spiffe://prod/ns/search/sa/x"));
+    let [(gmail, name)] = &access.customers[..] else { panic!("{access:?}") };
+    assert!(gmail.fits("spiffe://prod/ns/gmail/sa/web") && name == "gmail");
+    assert_eq!(config.operators.len(), 1);
+    let doorman = config.doorman_access.unwrap();
+    assert!(doorman.clients["own"][0].fits("dns:own.example.org"));
+    assert!(doorman.clients["*"][0].fits("spiffe://prod/ns/a/sa/crawler"));
+}
+
+#[test]
+fn nothing_is_open_by_an_omission() {
+    let mut missed = Vec::new();
+    let clear = "quota: { listen: '0.0.0.0:1', services: { a: { default: 1 } } }\n";
+    let half = "quota:\n  listen: 0.0.0.0:1\n  tls: { cert: c, key: k }\n  \
+                services: { a: { default: 1 } }\n";
+    let tasks = "      tasks: ['spiffe://prod/ns/search/**', dns:search.example.org]\n";
+    let envoys = "      envoys: [dns:edge.example.org]\n";
+    let nobody = IDENTIFIED.replace(tasks, "").replace(envoys, "");
+    for (text, place, what, right) in [
+        (clear.to_owned(), "1:18", "0.0.0.0:1 can be reached by other machines", "client_ca"),
+        (half.to_owned(), "2:11", "nobody proves who they are", "trust_network: true"),
+        (
+            IDENTIFIED.replace(", client_ca: ca.pem", "").replace("0.0.0.0", "127.0.0.1"),
+            "4:14",
+            "not asked for any",
+            "client_ca",
+        ),
+        (
+            IDENTIFIED.replace("  operators", "  trust_network: true\n  operators"),
+            "4:18",
+            "everyone proves who they are",
+            "one of the two",
+        ),
+        (
+            nobody.replace(", identities: [spiffe://prod/ns/gmail/sa/web]", ""),
+            "6:5",
+            "nobody may report for service `search`",
+            "`tasks: [...]`",
+        ),
+        (
+            IDENTIFIED.replace("    clients: ['spiffe://prod/ns/*/sa/crawler']\n", ""),
+            "16:7",
+            "nobody may ask for `*`",
+            "`clients: [...]`",
+        ),
+        (IDENTIFIED.replace("dns:edge", "dns:*"), "8:16", "is no name of DNS", "dns:NAME"),
+        (IDENTIFIED.replace("[dns:edge", "[edge"), "8:16", "is no pattern", "spiffe://DOMAIN"),
+        (
+            IDENTIFIED.replace("default: 1", "default: { cpu: 1, identities: [dns:a] }"),
+            "9:16",
+            "not named",
+            "",
+        ),
+        (IDENTIFIED.replace("key: k.pem, ", ""), "3:", "key", ""),
+    ] {
+        let refused = parse(&text).expect_err(&text);
+        let said = refused.to_string();
+        let placed = said.starts_with(&format!("quota.yaml:{place}"));
+        if !(placed && refused.what.contains(what) && refused.right.contains(right)) {
+            missed.push(format!("{said}\n{text}wanted: {place} {what} / {right}\n"));
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    // Loopback is for those who can log in, and whoever wants more has to say so.
+    let mut config = parse("quota: { services: { a: { default: 1 } } }\n").unwrap();
+    let anywhere = "0.0.0.0:1".parse().unwrap();
+    assert_eq!(config.listen_at(anywhere), Err(Exposed(anywhere)));
+    assert!(config.listen_at("[::1]:1".parse().unwrap()).is_ok());
+    assert!(parse(IDENTIFIED).unwrap().listen_at(anywhere).is_ok());
 }

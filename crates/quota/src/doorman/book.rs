@@ -7,6 +7,7 @@
 //! **Bounds.** Names have 1,024 bytes, there are so many resources and so many clients of each;
 //! whoever comes on top is refused and keeps its safe capacity.
 
+use crate::access::Caller;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use tidegate_core::Timestamp;
@@ -83,15 +84,17 @@ impl Book {
     pub(crate) fn get(
         &mut self,
         request: &wire::GetCapacityRequest,
+        caller: &Caller,
         moment: Moment,
     ) -> Result<wire::GetCapacityResponse, Status> {
         check_name("client_id", &request.client_id)?;
+        let lessee = caller.lessee(&request.client_id);
         let mut response = Vec::with_capacity(request.resource.len());
         for wanted in &request.resource {
             let has = wanted.has.as_ref().map(|has| moment.read(has));
             let asked = Request::client(wanted.wants, wanted.priority).with_has(has);
             let resource = self.resource(&wanted.resource_id, moment.now)?;
-            let lease = decide(resource, &request.client_id, &asked, moment)?;
+            let lease = decide(resource, &lessee, &asked, moment)?;
             response.push(wire::ResourceResponse {
                 resource_id: wanted.resource_id.clone(),
                 gets: lease,
@@ -104,9 +107,11 @@ impl Book {
     pub(crate) fn get_for_server(
         &mut self,
         request: &wire::GetServerCapacityRequest,
+        caller: &Caller,
         moment: Moment,
     ) -> Result<wire::GetServerCapacityResponse, Status> {
         check_name("server_id", &request.server_id)?;
+        let lessee = caller.lessee(&request.server_id);
         let mut response = Vec::with_capacity(request.resource.len());
         for wanted in &request.resource {
             let has = wanted.has.as_ref().map(|has| moment.read(has));
@@ -117,7 +122,7 @@ impl Book {
             });
             let asked = Request::server(bands).with_has(has);
             let resource = self.resource(&wanted.resource_id, moment.now)?;
-            let lease = decide(resource, &request.server_id, &asked, moment)?;
+            let lease = decide(resource, &lessee, &asked, moment)?;
             let algorithm = resource.template().algorithm();
             let secs = |span: Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
             response.push(wire::ServerCapacityResourceResponse {
@@ -137,10 +142,11 @@ impl Book {
     }
 
     /// Old clients release resources without a name, and what they never had: that is fine.
-    pub(crate) fn release(&mut self, request: &wire::ReleaseCapacityRequest) {
+    pub(crate) fn release(&mut self, request: &wire::ReleaseCapacityRequest, caller: &Caller) {
+        let lessee = caller.lessee(&request.client_id);
         for name in &request.resource_id {
             if let Some(resource) = self.resources.get_mut(name) {
-                resource.release(&request.client_id);
+                resource.release(&lessee);
             }
         }
     }

@@ -17,6 +17,7 @@
 //! is let through. What it has is released when the client is dropped.
 
 use super::pacer::Pacer;
+use crate::link::{Link, LinkError};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -26,6 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_tls::ClientOptions;
 use tidegate_wire::proto::doorman as wire;
 use tidegate_wire::proto::doorman::capacity_client::CapacityClient;
 use tokio::sync::{Notify, watch};
@@ -49,9 +51,9 @@ pub enum StartError {
     /// There is nobody to ask.
     #[error("there are no addresses of servers; at least one, such as http://doorman:7300")]
     NoAddress,
-    /// One is no address.
-    #[error("`{0}` is no address of a server; one would be http://doorman:7300")]
-    Address(String),
+    /// An address or certificates are wrong.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// No thread.
     #[error("the thread that talks to the server cannot start")]
     Thread(#[source] io::Error),
@@ -64,6 +66,7 @@ pub struct Builder {
     addresses: Vec<String>,
     id: Option<String>,
     clock: Clock,
+    tls: Option<ClientOptions>,
 }
 
 impl Builder {
@@ -79,13 +82,20 @@ impl Builder {
         self
     }
 
+    /// Shows this certificate to servers, whose addresses have to be `https://host:port`, and
+    /// believes servers by these roots. Files are read again when they change; as long as they are
+    /// wrong the old ones are used. Without it `https://` believes the system's roots and shows
+    /// nothing.
+    pub fn tls(mut self, options: ClientOptions) -> Self {
+        self.tls = Some(options);
+        self
+    }
+
     /// Begins to ask, as soon as there is something to ask for.
     pub fn start(self) -> Result<Client, StartError> {
-        let mut endpoints = Vec::new();
-        for address in self.addresses {
-            let endpoint = Endpoint::from_shared(address.clone());
-            endpoints.push(endpoint.map_err(|_| StartError::Address(address))?);
-        }
+        let link = Link::new(self.tls, |_| {})?;
+        let endpoints = self.addresses.iter().map(|address| link.endpoint(address));
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
         if endpoints.is_empty() {
             return Err(StartError::NoAddress);
         }
@@ -99,7 +109,7 @@ impl Builder {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let thread = std::thread::Builder::new().name("tidegate-doorman".to_owned());
-        let asking = ask(Arc::clone(&shared), endpoints, stopped);
+        let asking = ask(Arc::clone(&shared), link, endpoints, stopped);
         let thread = thread.spawn(move || runtime.block_on(asking)).map_err(StartError::Thread)?;
         Ok(Client { shared, stop, thread: Some(thread) })
     }
@@ -123,10 +133,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the servers at these addresses (`http://host:port`), which are tried in turn.
+    /// A client of the servers at these addresses (`http://host:port`, or `https://`), which are
+    /// tried in turn.
     pub fn builder<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Builder {
         let addresses = addresses.into_iter().map(Into::into).collect();
-        Builder { addresses, id: None, clock: Clock::monotonic() }
+        Builder { addresses, id: None, clock: Clock::monotonic(), tls: None }
     }
 
     /// Asks for `wants` of a resource a second, by this priority (1 is as everyone's). Asked for
@@ -265,7 +276,12 @@ fn wall() -> i64 {
 }
 
 /// Asks until it is stopped.
-async fn ask(shared: Arc<Shared>, endpoints: Vec<Endpoint>, stopped: watch::Receiver<bool>) {
+async fn ask(
+    shared: Arc<Shared>,
+    link: Link,
+    endpoints: Vec<Endpoint>,
+    stopped: watch::Receiver<bool>,
+) {
     let mut dice = SeededRng::new(RandomState::new().hash_one(0));
     let mut turn = dice.below(endpoints.len() as u64) as usize;
     let mut master: Option<Endpoint> = None;
@@ -275,7 +291,7 @@ async fn ask(shared: Arc<Shared>, endpoints: Vec<Endpoint>, stopped: watch::Rece
     };
     loop {
         let wait = tokio::select! {
-            wait = once(&shared, &endpoints, &mut turn, &mut master, &mut line) => wait,
+            wait = once(&shared, &link, &endpoints, &mut turn, &mut master, &mut line) => wait,
             () = stop(stopped.clone()) => break,
         };
         let pause = PAUSE / 2 + Duration::from_secs_f64(PAUSE.as_secs_f64() / 2.0 * dice.unit());
@@ -297,6 +313,7 @@ async fn ask(shared: Arc<Shared>, endpoints: Vec<Endpoint>, stopped: watch::Rece
 /// Asks once. Returns in how long to ask again, if somebody has answered.
 async fn once(
     shared: &Shared,
+    link: &Link,
     endpoints: &[Endpoint],
     turn: &mut usize,
     master: &mut Option<Endpoint>,
@@ -313,7 +330,7 @@ async fn once(
             *turn = (*turn + 1) % endpoints.len();
             endpoints[*turn].clone()
         });
-        let channel = timeout(PATIENCE, endpoint.connect()).await.ok()?.ok()?;
+        let channel = timeout(PATIENCE, link.connect(&endpoint)).await.ok()?.ok()?;
         line.insert(CapacityClient::new(channel)).clone()
     };
     let answer = timeout(PATIENCE, client.get_capacity(request)).await;
@@ -326,10 +343,7 @@ async fn once(
         // Whoever says so is not the master itself.
         *line = None;
         let address = mastership.master_address.as_deref().filter(|address| !address.is_empty());
-        *master = address.and_then(|address| {
-            let scheme = if address.contains("://") { "" } else { "http://" };
-            Endpoint::from_shared(format!("{scheme}{address}")).ok()
-        });
+        *master = address.and_then(|address| link.endpoint(address).ok());
         return None;
     }
     Some(shared.take(&answer))

@@ -4,6 +4,8 @@
 //! and a single server is the master; it therefore never says who else is.
 
 use super::book::{Book, Moment};
+use crate::access::{Access, Caller};
+use arc_swap::ArcSwap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
@@ -21,11 +23,17 @@ pub(crate) struct Master {
     clock: Clock,
     /// Where the master is, for whoever asks any server.
     address: Arc<str>,
+    access: Arc<ArcSwap<Access>>,
 }
 
 impl Master {
-    pub(crate) fn new(book: Book, clock: Clock, address: &str) -> Self {
-        Self { book: Arc::new(Mutex::new(book)), clock, address: address.into() }
+    pub(crate) fn new(
+        book: Book,
+        clock: Clock,
+        address: &str,
+        access: Arc<ArcSwap<Access>>,
+    ) -> Self {
+        Self { book: Arc::new(Mutex::new(book)), clock, address: address.into(), access }
     }
 
     pub(crate) fn service(&self) -> CapacityServer<Self> {
@@ -58,23 +66,34 @@ impl Capacity for Master {
         &self,
         request: Request<wire::GetCapacityRequest>,
     ) -> Result<Response<wire::GetCapacityResponse>, Status> {
-        let moment = self.moment();
-        self.book().get(request.get_ref(), moment).map(Response::new)
+        let (caller, moment) = (Caller::of(&request), self.moment());
+        let request = request.get_ref();
+        let access = self.access.load();
+        for wanted in &request.resource {
+            access.lease(&caller, &wanted.resource_id, false)?;
+        }
+        self.book().get(request, &caller, moment).map(Response::new)
     }
 
     async fn get_server_capacity(
         &self,
         request: Request<wire::GetServerCapacityRequest>,
     ) -> Result<Response<wire::GetServerCapacityResponse>, Status> {
-        let moment = self.moment();
-        self.book().get_for_server(request.get_ref(), moment).map(Response::new)
+        let (caller, moment) = (Caller::of(&request), self.moment());
+        let request = request.get_ref();
+        let access = self.access.load();
+        for wanted in &request.resource {
+            access.lease(&caller, &wanted.resource_id, true)?;
+        }
+        self.book().get_for_server(request, &caller, moment).map(Response::new)
     }
 
     async fn release_capacity(
         &self,
         request: Request<wire::ReleaseCapacityRequest>,
     ) -> Result<Response<wire::ReleaseCapacityResponse>, Status> {
-        self.book().release(request.get_ref());
+        // What others have, it cannot name.
+        self.book().release(request.get_ref(), &Caller::of(&request));
         Ok(Response::new(wire::ReleaseCapacityResponse { mastership: None }))
     }
 }

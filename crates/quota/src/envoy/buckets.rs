@@ -29,6 +29,8 @@ type BucketQuotaUsage = rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
 /// An Envoy has some buckets for each customer; whoever has more has no matchers but headers of
 /// strangers.
 pub(crate) const BUCKETS_MAX: usize = 4_096;
+/// The key of a bucket that says whose it is.
+pub(crate) const CUSTOMER: &str = "customer";
 /// A bucket that was not reported for so long is not counted any more: Envoy reports every 5 s.
 const SILENT: Duration = Duration::from_secs(60);
 /// The first report of a bucket comes with its first request and tells no time.
@@ -137,7 +139,7 @@ fn entry<'a>(
     }
     Some(buckets.entry(id.clone()).or_insert_with(|| {
         Bucket {
-            customer: id.get("customer").cloned().unwrap_or_default(),
+            customer: id.get(CUSTOMER).cloned().unwrap_or_default(),
             criticality: id
                 .get("criticality")
                 .and_then(|name| name.parse().ok())

@@ -8,7 +8,8 @@
 //! Of a service without a `hit` nobody knows what a request costs: its Envoys are refused, with
 //! what to do.
 
-use super::buckets::{BUCKETS_MAX, Buckets};
+use super::buckets::{BUCKETS_MAX, Buckets, CUSTOMER};
+use crate::access::{Caller, Pass, Voice};
 use crate::message::{limits, write_rates};
 use crate::server::Inner;
 use crate::server::book::Said;
@@ -71,6 +72,7 @@ impl RateLimitQuotaService for Answers {
         &self,
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
     ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
+        let caller = Caller::of(&request);
         let mut reports = request.into_inner();
         let (out, told) = mpsc::channel(BACKLOG);
         let inner = Arc::clone(&self.inner);
@@ -78,7 +80,7 @@ impl RateLimitQuotaService for Answers {
         tokio::spawn(async move {
             let first = timeout(HELLO_WITHIN, reports.message()).await;
             let Ok(Ok(Some(first))) = first else { return };
-            if let Err(status) = serve(&inner, first, reports, &out).await {
+            if let Err(status) = serve(&inner, caller, first, reports, &out).await {
                 let _ = out.try_send(Err(status));
             }
         });
@@ -88,11 +90,14 @@ impl RateLimitQuotaService for Answers {
 
 async fn serve(
     inner: &Inner,
+    caller: Caller,
     first: RateLimitQuotaUsageReports,
     mut reports: Streaming<RateLimitQuotaUsageReports>,
     out: &Out,
 ) -> Result<(), Status> {
     static ENVOYS: AtomicU64 = AtomicU64::new(0);
+    let mut pass = Pass::new(&inner.access, caller, &first.domain);
+    let voice = pass.speak()?;
     let owner = inner.owner(&first.domain)?;
     let Some(hit) = owner.service.hit else {
         return Err(Status::failed_precondition(format!(
@@ -107,6 +112,7 @@ async fn serve(
     let every = owner.service.report_every;
     let Opened { id, mut messages, .. } = owner.open(hello).await?;
     let mut envoy = Envoy {
+        voice,
         buckets: Buckets::new(hit),
         customers: BTreeMap::new(),
         held: BTreeMap::new(),
@@ -122,7 +128,7 @@ async fn serve(
         let said = tokio::select! {
             () = out.closed() => break Ok(()),
             report = reports.message() => match report {
-                Ok(Some(report)) => match envoy.count(&report) {
+                Ok(Some(report)) => match envoy.admit(&mut pass, &report) {
                     Ok(()) => None,
                     Err(status) => break Err(status),
                 },
@@ -154,6 +160,7 @@ async fn leave(owner: &Owner, id: crate::server::book::StreamId) {
 
 /// One Envoy as a task of the fleet.
 struct Envoy {
+    voice: Voice,
     buckets: Buckets,
     /// Numbers by name, and what may always be used.
     customers: BTreeMap<String, (u32, Limits)>,
@@ -167,10 +174,24 @@ struct Envoy {
 }
 
 impl Envoy {
+    /// Counts, unless there are other lists by now which let it speak for others, or nobody.
+    fn admit(
+        &mut self,
+        pass: &mut Pass,
+        report: &RateLimitQuotaUsageReports,
+    ) -> Result<(), Status> {
+        if pass.is_stale() {
+            self.voice = pass.speak()?;
+        }
+        self.count(report)
+    }
+
     fn count(&mut self, report: &RateLimitQuotaUsageReports) -> Result<(), Status> {
         let now = self.clock.now();
         let mut room = true;
         for usage in &report.bucket_quota_usages {
+            let of = usage.bucket_id.as_ref().and_then(|id| id.bucket.get(CUSTOMER));
+            self.voice.speaks_for(of.map_or("", String::as_str))?;
             room &= self.buckets.report(usage, now);
         }
         if room {

@@ -17,6 +17,7 @@
 //! domain that nobody has configured, refuses nobody.
 
 use super::desk::Desk;
+use crate::access::Caller;
 use crate::server::Inner;
 use core::time::Duration;
 use std::sync::Arc;
@@ -51,7 +52,12 @@ impl RateLimitService for Answers {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
+        let voice = self.inner.access.load().speak(&caller, &request.domain)?;
+        for descriptor in &request.descriptors {
+            voice.speaks_for(entry(descriptor, "customer"))?;
+        }
         let desk = self.inner.desk(&request.domain)?;
         let hits = u64::from(request.hits_addend.max(1));
         let decide = |descriptor: &RateLimitDescriptor| decide(&desk, descriptor, hits);
@@ -66,13 +72,15 @@ impl RateLimitService for Answers {
     }
 }
 
+/// What the descriptor says about something, or nothing.
+fn entry<'a>(descriptor: &'a RateLimitDescriptor, key: &str) -> &'a str {
+    let found = descriptor.entries.iter().find(|entry| entry.key == key);
+    found.map_or("", |entry| entry.value.as_str())
+}
+
 fn decide(desk: &Desk, descriptor: &RateLimitDescriptor, hits: u64) -> DescriptorStatus {
-    let entry = |key: &str| {
-        let found = descriptor.entries.iter().find(|entry| entry.key == key);
-        found.map_or("", |entry| entry.value.as_str())
-    };
-    let customer = entry("customer");
-    let criticality = entry("criticality").parse().unwrap_or(Criticality::Critical);
+    let customer = entry(descriptor, "customer");
+    let criticality = entry(descriptor, "criticality").parse().unwrap_or(Criticality::Critical);
     let answer = match descriptor.hits_addend {
         // What was charged is not given back: it was never charged in advance.
         Some(_) if descriptor.is_negative_hits => Ok(()),

@@ -8,6 +8,7 @@
 use super::book::{Said, StreamId};
 use super::owner::{Opened, Owner};
 use super::{Inner, Server};
+use crate::access::{Access, Caller, Pass};
 use crate::message::{generation, limits, rates};
 use crate::name::is_name;
 use core::pin::Pin;
@@ -53,6 +54,7 @@ impl Quota for Answers {
         &self,
         request: Request<Streaming<TaskMessage>>,
     ) -> Result<Response<Told>, Status> {
+        let caller = Caller::of(&request);
         let mut said = request.into_inner();
         let first = timeout(HELLO_WITHIN, said.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
@@ -67,13 +69,15 @@ impl Quota for Answers {
                 return Err(Status::invalid_argument(what));
             }
         }
+        let pass = Pass::new(&self.inner.access, caller, &hello.service);
+        pass.report()?;
         let owner = self.inner.owner(&hello.service)?;
         let first = read(first)?;
         let Opened { id, messages, out } = owner.open(hello).await?;
         let haste = Haste::new(&owner, self.inner.clock.now());
         let clock = self.inner.clock.clone();
         let reader = tokio::spawn(async move {
-            let listener = Listener { owner, id, haste };
+            let listener = Listener { owner, id, haste, pass };
             let ended = listener.listen(first, said, || clock.now()).await;
             if let (Err(status), Some(out)) = (ended, out.upgrade()) {
                 // One that does not read does not learn why, either.
@@ -87,11 +91,25 @@ impl Quota for Answers {
         &self,
         request: Request<wire::StatusRequest>,
     ) -> Result<Response<wire::StatusResponse>, Status> {
+        let (caller, access) = (Caller::of(&request), self.inner.access.load_full());
         let service = request.into_inner().service;
         if !service.is_empty() {
+            if !access.sees(&caller, &service) {
+                return Err(Access::unseen(&caller, &service));
+            }
             self.inner.owner(&service)?;
         }
-        Ok(Response::new(self.inner.status(&service).await))
+        let sees =
+            |name: &str| (service.is_empty() || name == service) && access.sees(&caller, name);
+        let mut status = self.inner.status(sees).await;
+        if !access.operates(&caller) {
+            if status.services.is_empty() {
+                return Err(Access::unseen(&caller, ""));
+            }
+            // It quotes the file, and so may name what others have.
+            status.refused.clear();
+        }
+        Ok(Response::new(status))
     }
 }
 
@@ -100,6 +118,7 @@ struct Listener {
     owner: Owner,
     id: StreamId,
     haste: Haste,
+    pass: Pass,
 }
 
 impl Listener {
@@ -123,6 +142,11 @@ impl Listener {
                 break Err(Status::invalid_argument("hello belongs into the first message only"));
             }
             if let Err(status) = self.haste.count(now()) {
+                break Err(status);
+            }
+            if self.pass.is_stale()
+                && let Err(status) = self.pass.report()
+            {
                 break Err(status);
             }
             match read(message) {

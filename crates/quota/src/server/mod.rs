@@ -20,6 +20,7 @@ mod reload;
 
 pub use reload::{Reload, ReloadError, follow};
 
+use crate::access::Access;
 use crate::config::{Config, Service};
 use crate::doorman::{self, grpc::Master};
 use crate::election::{Election, ElectionError};
@@ -32,6 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::clock::Clock;
 use tidegate_core::fleet::FleetConfigError;
+use tidegate_tls::ServerOptions;
 use tidegate_wire::proto::tidegate::quota::v1 as wire;
 use tonic::Status;
 use tonic::service::Routes;
@@ -48,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     owners: ArcSwap<BTreeMap<String, Owner>>,
     doorman: Master,
+    /// Who may do what.
+    pub(crate) access: Arc<ArcSwap<Access>>,
     /// Those that have been asked about, by service.
     desks: Mutex<BTreeMap<String, Desk>>,
     /// What is run; held by whoever reloads.
@@ -59,6 +63,7 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 struct Running {
     services: BTreeMap<String, Service>,
+    tls: Option<ServerOptions>,
     election: Election,
 }
 
@@ -93,13 +98,20 @@ impl Server {
         }
         election.lead(config.services.keys())?;
         let book = doorman::book::Book::new(config.doorman.clone(), clock.now());
+        let access = Arc::new(ArcSwap::from_pointee(Access::of(config)));
         let inner = Inner {
             epoch: election.epoch(),
             desks: Mutex::default(),
-            doorman: Master::new(book, clock.clone(), &config.advertise),
+            doorman: Master::new(book, clock.clone(), &config.advertise, Arc::clone(&access)),
+            access,
             clock,
             owners: ArcSwap::from_pointee(owners),
-            running: Running { services: config.services.clone(), election }.into(),
+            running: Running {
+                services: config.services.clone(),
+                tls: config.tls.clone(),
+                election,
+            }
+            .into(),
             refused: Mutex::new(None),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -134,7 +146,7 @@ impl Server {
 
     /// How things stand.
     pub async fn status(&self) -> wire::StatusResponse {
-        self.inner.status("").await
+        self.inner.status(|_| true).await
     }
 }
 
@@ -182,10 +194,10 @@ impl Inner {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn status(&self, service: &str) -> wire::StatusResponse {
+    async fn status(&self, of: impl Fn(&str) -> bool) -> wire::StatusResponse {
         let owners = self.owners.load_full();
         let mut services = Vec::new();
-        for (_, owner) in owners.iter().filter(|(name, _)| service.is_empty() || *name == service) {
+        for (_, owner) in owners.iter().filter(|(name, _)| of(name)) {
             services.extend(owner.status().await);
         }
         let refused = self.refused().clone().unwrap_or_default();

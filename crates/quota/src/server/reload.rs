@@ -6,6 +6,7 @@
 //! [`Server::status`] for as long as the file is like that.
 
 use super::{Server, StartError, own};
+use crate::access::Access;
 use crate::config::{Config, Refused};
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -27,6 +28,9 @@ pub enum ReloadError {
         /// Which.
         service: String,
     },
+    /// The port is open, and is what it is.
+    #[error("`tls` has other files, or is new or gone: restart the server, or set it back")]
+    Tls,
     /// A service that is new cannot be led.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -37,7 +41,7 @@ pub enum ReloadError {
 #[non_exhaustive]
 pub enum Reload {
     /// It holds now.
-    Done(Config),
+    Done(Box<Config>),
     /// It makes no sense.
     Refused(Refused),
     /// It cannot take the place of the one before.
@@ -51,6 +55,9 @@ impl Server {
     pub async fn reload(&self, config: &Config) -> Result<(), ReloadError> {
         let inner = &self.inner;
         let mut running = inner.running.lock().await;
+        if running.tls != config.tls {
+            return Err(ReloadError::Tls);
+        }
         let before = inner.owners.load_full();
         let mut owners = BTreeMap::new();
         for (name, service) in &config.services {
@@ -73,6 +80,7 @@ impl Server {
         }
         inner.desks().retain(|name, _| config.services.contains_key(name));
         inner.doorman.book().reload(config.doorman.clone());
+        inner.access.store(Access::of(config).into());
         inner.owners.store(owners.into());
         running.services.clone_from(&config.services);
         Ok(())
@@ -82,7 +90,7 @@ impl Server {
         match Config::parse(file, text) {
             Err(refused) => Reload::Refused(refused),
             Ok(config) => match self.reload(&config).await {
-                Ok(()) => Reload::Done(config),
+                Ok(()) => Reload::Done(Box::new(config)),
                 Err(error) => Reload::Unfit(error),
             },
         }

@@ -95,5 +95,5 @@ async fn clients_share_follow_the_master_and_release_what_they_have() {
 fn what_is_no_address_is_refused() {
     assert!(Client::builder([""; 0]).start().unwrap_err().to_string().contains("no addresses"));
     let error = Client::builder(["not an address"]).start().unwrap_err();
-    assert!(error.to_string().contains("http://doorman:7300"), "{error}");
+    assert!(error.to_string().contains("http://quota:7300"), "{error}");
 }

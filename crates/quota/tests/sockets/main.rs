@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod authority;
 mod clients;
 mod leases;
 mod nonsense;
 mod reloads;
 mod rig;
+mod secure;

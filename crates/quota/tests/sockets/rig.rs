@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use tidegate::Task;
 use tidegate::clock::Clock;
 use tidegate::life::{Life, LifeConfig};
+use tidegate::serve::Tls;
 use tidegate_core::fleet::Limits;
 use tidegate_core::{Cost, CostRate, Criticality};
 use tidegate_quota::{Config, Election, Server};
@@ -41,12 +42,20 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) async fn at(address: &str, router: axum::Router) -> Self {
+        Self::secured(address, router, None).await
+    }
+
+    /// The same with TLS.
+    pub(crate) async fn secured(address: &str, router: axum::Router, tls: Option<Tls>) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut config = LifeConfig::default();
         (config.drain_delay, config.drain_max) = (Duration::ZERO, Duration::from_millis(200));
         let life = Life::new(config, Clock::monotonic());
-        let serve = tidegate::serve(listener, router.into_make_service()).life(life.clone());
+        let mut serve = tidegate::serve(listener, router.into_make_service()).life(life.clone());
+        if let Some(tls) = tls {
+            serve = serve.tls(tls);
+        }
         let running = tokio::spawn(async move { serve.await.unwrap() });
         Self { address, life, running: Some(running) }
     }

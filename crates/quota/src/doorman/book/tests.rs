@@ -18,7 +18,7 @@ fn get(book: &mut Book, client: &str, wants: f64, moment: Moment) -> wire::Resou
         wire::ResourceRequest { resource_id: "db".to_owned(), priority: 1, has: None, wants };
     let request =
         wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
-    book.get(&request, moment).unwrap().response.remove(0)
+    book.get(&request, &Caller::default(), moment).unwrap().response.remove(0)
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn what_old_clients_do_is_borne() {
         client_id: "odd".to_owned(),
         resource_id: vec![String::new(), "nothing".to_owned(), "db".to_owned()],
     };
-    book.release(&odd);
+    book.release(&odd, &Caller::default());
     assert_eq!(get(&mut book, "a", 500.0, START).gets.capacity, 120.0);
     // A lease that has ended counts for nothing.
     assert_eq!(get(&mut book, "b", 500.0, at(1)).gets.capacity, 0.0);
@@ -69,7 +69,7 @@ fn what_old_clients_do_is_borne() {
         };
         let request =
             wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
-        let status = book.get(&request, START).unwrap_err();
+        let status = book.get(&request, &Caller::default(), START).unwrap_err();
         assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
     }
 }
@@ -89,7 +89,7 @@ fn a_new_master_lets_everyone_keep_what_it_has() {
             wire::ResourceRequest { resource_id: "db".to_owned(), priority: 1, has, wants: 500.0 };
         let request =
             wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
-        book.get(&request, at(1)).unwrap().response[0].gets.capacity
+        book.get(&request, &Caller::default(), at(1)).unwrap().response[0].gets.capacity
     };
     assert_eq!(ask("a", Some((30, 70.0))), 70.0);
     assert_eq!(ask("expired", Some((-1, 70.0))), 0.0);
@@ -108,7 +108,7 @@ fn a_server_of_the_tree_asks_for_its_clients() {
             server_id: server.to_owned(),
             resource: vec![resource],
         };
-        book.get_for_server(&request, START).unwrap().response.remove(0)
+        book.get_for_server(&request, &Caller::default(), START).unwrap().response.remove(0)
     };
     let mut granted = Vec::new();
     for _ in 0..3 {
@@ -137,6 +137,6 @@ fn templates_change_and_go_while_it_runs() {
             ..Default::default()
         }],
     };
-    let status = book.get(&request, START).unwrap_err();
+    let status = book.get(&request, &Caller::default(), START).unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unimplemented);
 }

@@ -1,0 +1,273 @@
+//! Who may do what, by the identity that a connection has proved.
+//!
+//! A task that could report for another service would move its limits, and a client that could ask
+//! for another customer would use them up. Names in messages prove nothing; the certificate of the
+//! connection does, signed by a root that the server's file names.
+//!
+//! | whoever is | may |
+//! |---|---|
+//! | in `tasks` of a service | report for it, and see its status |
+//! | in `envoys` of a service | ask and report by RLS and RLQS, for all its customers |
+//! | in `identities` of a customer | the same for that customer, and nobody else |
+//! | in `clients` of a template of Doorman, or of all | ask for and release such resources |
+//! | in `servers` of Doorman | ask for any resource, for many clients |
+//! | in `operators` | see the status of everything |
+//!
+//! Clients of Doorman choose their own names. A lease therefore belongs to the identity *and* the
+//! name: whoever uses another's name has a lease of its own, and cannot release theirs.
+//!
+//! **When it is wrong.** Who is not in the list is refused by `PERMISSION_DENIED` with its identity
+//! and the name of the list, so that a missing line is found by whoever misses it. Nothing is told
+//! of services that the caller has no part in, not even that they are there. Where callers are not
+//! asked for certificates everyone may do everything: the server listens on loopback then, or was
+//! told to trust its network.
+
+use crate::config::Config;
+use arc_swap::ArcSwap;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidegate::serve::Peer;
+use tidegate_core::doorman::Repository;
+use tidegate_tls::Clients;
+use tidegate_wire::customer::IdentityPattern;
+use tonic::{Request, Status};
+
+/// Who may do what.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) enum Access {
+    /// Nobody proves anything, and everyone is believed.
+    #[default]
+    Open,
+    /// By identity.
+    Listed(Box<Lists>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Lists {
+    operators: Vec<IdentityPattern>,
+    services: BTreeMap<String, ServiceAccess>,
+    doorman: Option<DoormanAccess>,
+}
+
+/// Whom a service listens to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServiceAccess {
+    /// May report for it.
+    pub tasks: Vec<IdentityPattern>,
+    /// May ask for all its customers by the protocols of Envoy.
+    pub envoys: Vec<IdentityPattern>,
+    /// May ask for this customer.
+    pub customers: Vec<(IdentityPattern, String)>,
+}
+
+impl ServiceAccess {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.tasks.is_empty() && self.envoys.is_empty() && self.customers.is_empty()
+    }
+}
+
+/// Who may ask for Doorman's resources.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DoormanAccess {
+    /// To find the one that a resource is made by.
+    pub(crate) templates: Repository,
+    /// May ask for resources of the template with this glob.
+    pub(crate) clients: BTreeMap<String, Vec<IdentityPattern>>,
+    /// May ask for any, for many clients.
+    pub(crate) servers: Vec<IdentityPattern>,
+}
+
+/// For whom somebody may speak.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// For all customers.
+    Everyone,
+    /// For this one.
+    One(String),
+}
+
+impl Voice {
+    /// Refuses whoever speaks for somebody else.
+    pub(crate) fn speaks_for(&self, customer: &str) -> Result<(), Status> {
+        match self {
+            Self::One(own) if own != customer => Err(Status::permission_denied(format!(
+                "the caller may speak for customer {own:?} only, and not for {customer:?}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whoever has sent a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller(Option<Peer>);
+
+impl Caller {
+    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+        Self(request.extensions().get::<Peer>().cloned())
+    }
+
+    fn identity(&self) -> Option<&str> {
+        self.0.as_ref()?.identity()
+    }
+
+    /// The name under which it has leases, if it calls itself `name`. Identities have no blanks.
+    pub(crate) fn lessee<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match self.identity() {
+            Some(identity) => Cow::Owned(format!("{identity} {name}")),
+            None => Cow::Borrowed(name),
+        }
+    }
+}
+
+impl Access {
+    /// As a configuration says.
+    pub(crate) fn of(config: &Config) -> Self {
+        if !config.identified() {
+            return Self::Open;
+        }
+        let services = config.services.iter();
+        Self::Listed(Box::new(Lists {
+            operators: config.operators.clone(),
+            services: services.map(|(name, s)| (name.clone(), s.access.clone())).collect(),
+            doorman: config.doorman_access.clone(),
+        }))
+    }
+
+    /// Whether `caller` may report for a service.
+    pub(crate) fn report(&self, caller: &Caller, service: &str) -> Result<(), Status> {
+        let Self::Listed(lists) = self else { return Ok(()) };
+        let identity = proved(caller)?;
+        let access = lists.services.get(service);
+        if access.is_some_and(|access| fits(&access.tasks, identity)) {
+            return Ok(());
+        }
+        Err(denied(identity, &format!("report for service {service:?}"), "tasks"))
+    }
+
+    /// For whom `caller` may speak in the domain of a service.
+    pub(crate) fn speak(&self, caller: &Caller, service: &str) -> Result<Voice, Status> {
+        let Self::Listed(lists) = self else { return Ok(Voice::Everyone) };
+        let identity = proved(caller)?;
+        let access = lists.services.get(service);
+        if access.is_some_and(|access| fits(&access.envoys, identity)) {
+            return Ok(Voice::Everyone);
+        }
+        let own = access
+            .and_then(|access| access.customers.iter().find(|(pattern, _)| pattern.fits(identity)));
+        own.map(|(_, name)| Voice::One(name.clone()))
+            .ok_or_else(|| denied(identity, &format!("speak in domain {service:?}"), "envoys"))
+    }
+
+    /// Whether `caller` may ask for a resource of Doorman's; for many clients, if it is a server.
+    pub(crate) fn lease(
+        &self,
+        caller: &Caller,
+        resource: &str,
+        for_many: bool,
+    ) -> Result<(), Status> {
+        let Self::Listed(lists) = self else { return Ok(()) };
+        let identity = proved(caller)?;
+        let doorman = lists.doorman.as_ref();
+        if doorman.is_some_and(|doorman| fits(&doorman.servers, identity)) {
+            return Ok(());
+        }
+        if for_many {
+            return Err(denied(identity, "ask for clients of its own", "servers"));
+        }
+        let clients = doorman.and_then(|doorman| {
+            doorman.clients.get(doorman.templates.find(resource).glob().as_str())
+        });
+        if clients.is_some_and(|clients| fits(clients, identity)) {
+            return Ok(());
+        }
+        Err(denied(identity, &format!("ask for resource {resource:?}"), "clients"))
+    }
+
+    /// Whether `caller` may see how a service stands.
+    pub(crate) fn sees(&self, caller: &Caller, service: &str) -> bool {
+        let Self::Listed(lists) = self else { return true };
+        caller.identity().is_some_and(|identity| {
+            let access = lists.services.get(service);
+            fits(&lists.operators, identity)
+                || access.is_some_and(|access| fits(&access.tasks, identity))
+        })
+    }
+
+    /// Whether `caller` may see what is wrong with the server's file.
+    pub(crate) fn operates(&self, caller: &Caller) -> bool {
+        let Self::Listed(lists) = self else { return true };
+        caller.identity().is_some_and(|identity| fits(&lists.operators, identity))
+    }
+
+    /// What to tell whoever may not see a service, or any.
+    pub(crate) fn unseen(caller: &Caller, service: &str) -> Status {
+        let what = if service.is_empty() {
+            "see how any service stands".to_owned()
+        } else {
+            format!("see how service {service:?} stands")
+        };
+        proved(caller).map_or_else(|status| status, |who| denied(who, &what, "operators"))
+    }
+}
+
+/// What a stream was allowed, which may outlive the lists that it was allowed by.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    access: Arc<ArcSwap<Access>>,
+    seen: Arc<Access>,
+    caller: Caller,
+    service: String,
+}
+
+impl Pass {
+    pub(crate) fn new(access: &Arc<ArcSwap<Access>>, caller: Caller, service: &str) -> Self {
+        let seen = access.load_full();
+        Self { access: Arc::clone(access), seen, caller, service: service.to_owned() }
+    }
+
+    /// Whether its holder may report.
+    pub(crate) fn report(&self) -> Result<(), Status> {
+        self.seen.report(&self.caller, &self.service)
+    }
+
+    /// For whom its holder may speak.
+    pub(crate) fn speak(&self) -> Result<Voice, Status> {
+        self.seen.speak(&self.caller, &self.service)
+    }
+
+    /// Whether there are other lists than before, so that it has to be asked again.
+    pub(crate) fn is_stale(&mut self) -> bool {
+        if Arc::ptr_eq(&self.seen, &self.access.load()) {
+            return false;
+        }
+        self.seen = self.access.load_full();
+        true
+    }
+}
+
+/// Whether callers of a server with these certificates prove who they are.
+pub(crate) const fn proves(clients: &Clients) -> bool {
+    matches!(clients, Clients::Required(_))
+}
+
+fn fits(list: &[IdentityPattern], identity: &str) -> bool {
+    list.iter().any(|pattern| pattern.fits(identity))
+}
+
+fn proved(caller: &Caller) -> Result<&str, Status> {
+    caller.identity().ok_or_else(|| {
+        Status::unauthenticated(
+            "the caller's certificate names nobody: it needs one SPIFFE ID, or a name of DNS",
+        )
+    })
+}
+
+fn denied(identity: &str, what: &str, list: &str) -> Status {
+    Status::permission_denied(format!(
+        "{identity} may not {what}: `{list}` in the server's file says who may"
+    ))
+}

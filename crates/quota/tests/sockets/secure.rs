@@ -1,0 +1,322 @@
+//! Who may do what, by certificates: over real TLS, by those who claim to be others.
+
+use crate::authority::Authority;
+use crate::rig::{Served, ask, config, is_limited, task, until};
+use core::time::Duration;
+use rlqs::rate_limit_quota_service_client::RateLimitQuotaServiceClient;
+use rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use rls::rate_limit_service_client::RateLimitServiceClient;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate::clock::Clock;
+use tidegate_quota::{Client, Election, Server, doorman, status};
+use tidegate_wire::proto::doorman as lease;
+use tidegate_wire::proto::doorman::capacity_client::CapacityClient;
+use tidegate_wire::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tidegate_wire::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::{
+    self as rlqs, BucketId, RateLimitQuotaUsageReports,
+};
+use tidegate_wire::proto::envoy::service::ratelimit::v3::{self as rls, RateLimitRequest};
+use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
+use tidegate_wire::proto::tidegate::quota::v1::{Hello, TaskMessage};
+use tonic::Code;
+
+/// The files are read by whoever serves, and are nowhere here.
+const CONFIG: &str = "\
+quota:
+  tls: { cert: none, key: none, client_ca: none }
+  operators: [dns:desk.example.org]
+  services:
+    search:
+      tasks: ['spiffe://prod/ns/search/**', dns:search.example.org]
+      envoys: [spiffe://prod/ns/edge/sa/envoy]
+      default: 1
+      hit: 1ms
+      customers: { good: 3, bad: { cpu: 2, identities: ['spiffe://prod/ns/bad/sa/*'] } }
+      reports: { every: 20ms, round: 5ms }
+    ads:
+      tasks: [spiffe://prod/ns/ads/sa/server]
+      default: 1
+      reports: { every: 20ms, round: 5ms }
+  doorman:
+    clients: ['spiffe://prod/ns/*/sa/crawler']
+    servers: [spiffe://prod/ns/doorman/sa/zone]
+    resources:
+    - identifier_glob: own
+      capacity: 10
+      clients: [spiffe://prod/ns/bad/sa/crawler]
+    - identifier_glob: '*'
+      capacity: 1000
+      algorithm:
+        kind: FAIR_SHARE
+        lease_length: 60
+        refresh_interval: 1
+        learning_mode_duration: -1
+";
+
+const SEARCH: &str = "spiffe://prod/ns/search/sa/server";
+const ADS: &str = "spiffe://prod/ns/ads/sa/server";
+const ENVOY: &str = "spiffe://prod/ns/edge/sa/envoy";
+const BAD: &str = "spiffe://prod/ns/bad/sa/web";
+const BAD_CRAWLER: &str = "spiffe://prod/ns/bad/sa/crawler";
+const CRAWLER: &str = "spiffe://prod/ns/good/sa/crawler";
+const ZONE: &str = "spiffe://prod/ns/doorman/sa/zone";
+
+struct Secured {
+    authority: Authority,
+    server: Server,
+    served: Served,
+}
+
+async fn secured() -> Secured {
+    let authority = Authority::new();
+    let state = std::env::temp_dir().join(format!(
+        "tidegate-secure-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let _ = std::fs::remove_file(&state);
+    let election = Election::alone(Some(&state), UNIX_EPOCH + Duration::from_millis(1)).unwrap();
+    let server = Server::start(&config(CONFIG), election, Clock::monotonic()).unwrap();
+    let _ = std::fs::remove_file(&state);
+    let tls = Some(authority.server().into());
+    let served = Served::secured("127.0.0.1:0", server.router(), tls).await;
+    Secured { authority, server, served }
+}
+
+impl Secured {
+    fn url(&self) -> String {
+        format!("https://{}", self.served.address)
+    }
+
+    async fn channel(&self, shows: &str) -> tonic::transport::Channel {
+        self.authority.channel(self.served.address, shows).await
+    }
+
+    async fn tasks(&self, service: &str) -> u32 {
+        let status = self.server.status().await;
+        status.services.iter().find(|found| found.service == service).unwrap().tasks
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_reports_for_its_service_and_for_no_other() {
+    let secured = secured().await;
+    let attach = |task: &tidegate::Task, tls| {
+        Client::builder([secured.url()]).tls(tls).attach(task).unwrap()
+    };
+    for shows in [SEARCH, "search.example.org"] {
+        let task = task("search");
+        let client = attach(&task, secured.authority.client(shows));
+        until("it is told", || is_limited(&task, "good")).await;
+        ask(&task, "good", 10);
+        client.leave();
+    }
+    let strangers = Authority::new();
+    for (service, tls, why) in [
+        ("search", secured.authority.client(ADS), "ns/ads/sa/server may not report for service"),
+        ("ads", secured.authority.client(SEARCH), "`tasks` in the server's file"),
+        // What is not there looks as what one may not know of.
+        ("mail", secured.authority.client(SEARCH), "may not report for service \"mail\""),
+        ("search", secured.authority.client("spiffe://test/ns/search/sa/server"), "may not"),
+        ("search", secured.authority.client("spiffe://prod/ns/searching"), "may not"),
+        ("search", secured.authority.client("xsearch.example.org"), "may not"),
+        // A certificate for an address names nobody.
+        ("search", secured.authority.client("10.0.0.1"), "names nobody"),
+        ("search", secured.authority.client(""), "no certificate was shown"),
+        ("search", strangers.client(SEARCH), "invalid peer certificate"),
+    ] {
+        let task = task(service);
+        let client = attach(&task, tls);
+        until("it is refused", || client.state().trouble.is_some()).await;
+        let trouble = client.state().trouble.unwrap().to_string();
+        assert!(trouble.contains(why), "{service}: {trouble}");
+        assert!(!is_limited(&task, "good") && client.state().epoch == 0);
+    }
+    for service in ["search", "ads"] {
+        assert_eq!(secured.tasks(service).await, 0, "{service}");
+    }
+    // Nor does anybody get in who speaks in the clear, or forgets to say who is to be believed.
+    let clear = format!("http://{}", secured.served.address);
+    let task = task("search");
+    let error = Client::builder([&clear]).tls(strangers.client("")).attach(&task).unwrap_err();
+    assert!(error.to_string().contains("in the clear"), "{error}");
+    for url in [clear, secured.url()] {
+        let client = Client::builder([url]).attach(&task).unwrap();
+        until("it is refused", || client.state().trouble.is_some()).await;
+        assert!(!is_limited(&task, "good"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_taken_off_the_list_loses_its_stream() {
+    let secured = secured().await;
+    let task = task("search");
+    let client = Client::builder([secured.url()]).tls(secured.authority.client(SEARCH));
+    let client = client.attach(&task).unwrap();
+    until("it is told", || is_limited(&task, "good")).await;
+    let without = CONFIG.replace("'spiffe://prod/ns/search/**', ", "");
+    assert_ne!(without, CONFIG);
+    secured.server.reload(&config(&without)).await.unwrap();
+    until("it is refused", || client.state().trouble.is_some()).await;
+    until("for good", || {
+        client.state().trouble.is_some_and(|trouble| trouble.what.contains("may not report"))
+    })
+    .await;
+    assert!(is_limited(&task, "good"), "what it was told holds, as without a server");
+    secured.server.reload(&config(CONFIG)).await.unwrap();
+    until("it is back", || client.state().server.is_some()).await;
+    // The port is what it is.
+    let other = CONFIG.replace("cert: none", "cert: other");
+    let refused = secured.server.reload(&config(&other)).await.unwrap_err().to_string();
+    assert!(refused.contains("restart"), "{refused}");
+}
+
+fn question(domain: &str, customer: &str) -> RateLimitRequest {
+    let entry = Entry { key: "customer".into(), value: customer.into() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+    RateLimitRequest { domain: domain.into(), descriptors: vec![descriptor], hits_addend: 0 }
+}
+
+fn usages(domain: &str, customer: &str) -> RateLimitQuotaUsageReports {
+    let bucket = [("customer".to_owned(), customer.to_owned())].into();
+    let usage =
+        BucketQuotaUsage { bucket_id: Some(BucketId { bucket }), ..BucketQuotaUsage::default() };
+    RateLimitQuotaUsageReports { domain: domain.into(), bucket_quota_usages: vec![usage] }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_speaks_for_its_customer_and_an_envoy_for_all_of_its_domain() {
+    let secured = secured().await;
+    for (shows, domain, customer, allowed) in [
+        (ENVOY, "search", "good", true),
+        (ENVOY, "search", "bad", true),
+        (ENVOY, "search", "", true),
+        (ENVOY, "ads", "good", false),
+        (BAD, "search", "bad", true),
+        (BAD, "search", "good", false),
+        (BAD, "search", "", false),
+        (BAD, "ads", "bad", false),
+        (SEARCH, "search", "good", false),
+        ("10.0.0.1", "search", "good", false),
+    ] {
+        let row = format!("{shows} {domain} {customer}");
+        let channel = secured.channel(shows).await;
+        let mut asking = RateLimitServiceClient::new(channel.clone());
+        let answer = asking.should_rate_limit(question(domain, customer)).await;
+        assert_eq!(answer.is_ok(), allowed, "{row}: {answer:?}");
+        let mut counting = RateLimitQuotaServiceClient::new(channel);
+        let reports = futures_util::stream::iter([usages(domain, customer)]);
+        let reports = futures_util::StreamExt::chain(reports, futures_util::stream::pending());
+        let mut told = counting.stream_rate_limit_quotas(reports).await.unwrap().into_inner();
+        let first = told.message().await;
+        assert_eq!(first.as_ref().is_ok_and(Option::is_some), allowed, "{row}: {first:?}");
+        for code in [answer.err().map(|s| s.code()), first.err().map(|s| s.code())] {
+            let expected = match (allowed, shows) {
+                (true, _) => None,
+                (false, "10.0.0.1") => Some(Code::Unauthenticated),
+                (false, _) => Some(Code::PermissionDenied),
+            };
+            assert_eq!(code, expected, "{row}");
+        }
+    }
+    // One that speaks for others beside itself is refused for all of it.
+    let mut asking = RateLimitServiceClient::new(secured.channel(BAD).await);
+    let mut both = question("search", "bad");
+    both.descriptors.extend(question("search", "good").descriptors);
+    assert_eq!(asking.should_rate_limit(both).await.unwrap_err().code(), Code::PermissionDenied);
+}
+
+fn wants(client: &str, resource: &str, wants: f64) -> lease::GetCapacityRequest {
+    let resource =
+        lease::ResourceRequest { resource_id: resource.to_owned(), priority: 1, has: None, wants };
+    lease::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_belong_to_whoever_proved_who_they_are_not_to_a_name() {
+    let secured = secured().await;
+    let mut mine = CapacityClient::new(secured.channel(CRAWLER).await);
+    let mut other = CapacityClient::new(secured.channel(BAD_CRAWLER).await);
+    let get = async |client: &mut CapacityClient<_>, resource: &str, much: f64| {
+        let answer = client.get_capacity(wants("crawler-1", resource, much)).await;
+        answer.map(|answer| answer.into_inner().response[0].gets.capacity)
+    };
+    assert_eq!(get(&mut mine, "db", 900.0).await.unwrap(), 900.0);
+    // The same name is another's lease of another, and gives it nothing of mine.
+    assert_eq!(get(&mut other, "db", 900.0).await.unwrap(), 100.0);
+    let release = || lease::ReleaseCapacityRequest {
+        client_id: "crawler-1".to_owned(),
+        resource_id: vec!["db".to_owned()],
+    };
+    other.release_capacity(release()).await.unwrap();
+    assert_eq!(get(&mut other, "db", 900.0).await.unwrap(), 100.0, "only its own was released");
+    mine.release_capacity(release()).await.unwrap();
+    assert_eq!(get(&mut other, "db", 900.0).await.unwrap(), 900.0);
+
+    assert_eq!(get(&mut other, "own", 5.0).await.unwrap(), 5.0);
+    let denied = get(&mut mine, "own", 5.0).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    assert!(denied.message().contains("ask for resource \"own\""), "{denied}");
+    let mut task = CapacityClient::new(secured.channel(SEARCH).await);
+    assert_eq!(get(&mut task, "db", 5.0).await.unwrap_err().code(), Code::PermissionDenied);
+
+    // To ask for a thousand clients is for servers.
+    let band = lease::PriorityBandAggregate { priority: 1, num_clients: 1_000, wants: 900.0 };
+    let many = || lease::GetServerCapacityRequest {
+        server_id: "zone".to_owned(),
+        resource: vec![lease::ServerCapacityResourceRequest {
+            resource_id: "own".to_owned(),
+            has: None,
+            wants: vec![band],
+        }],
+    };
+    let denied = other.get_server_capacity(many()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    let mut zone = CapacityClient::new(secured.channel(ZONE).await);
+    assert!(zone.get_server_capacity(many()).await.is_ok());
+
+    // And the client of this crate.
+    let client = doorman::Client::builder([secured.url()]).id("crawler-2");
+    let client = client.tls(secured.authority.client(CRAWLER)).start().unwrap();
+    let limiter = client.resource("db", 50.0, 1);
+    until("it has a lease", || limiter.capacity() > 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_see_everything_and_tasks_their_own() {
+    let secured = secured().await;
+    let see = async |shows: &str, service: &str| {
+        let seen = status(&secured.url(), service, Some(secured.authority.client(shows))).await;
+        let names = |seen: tidegate_wire::proto::tidegate::quota::v1::StatusResponse| {
+            seen.services.into_iter().map(|service| service.service).collect::<Vec<_>>()
+        };
+        seen.map(names).map_err(|error| error.to_string())
+    };
+    assert_eq!(see("desk.example.org", "").await.unwrap(), ["ads", "search"]);
+    assert_eq!(see(SEARCH, "").await.unwrap(), ["search"]);
+    assert_eq!(see(SEARCH, "search").await.unwrap(), ["search"]);
+    for (shows, service, why) in [
+        (SEARCH, "ads", "may not see how service \"ads\" stands"),
+        (BAD, "", "`operators` in the server's file says who may"),
+        (BAD, "nothing", "may not see"),
+        ("10.0.0.1", "", "names nobody"),
+        ("", "", "no certificate was shown"),
+    ] {
+        let error = see(shows, service).await.unwrap_err();
+        assert!(error.contains(why), "{shows} {service}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_lists_that_is_served_without_certificates_lets_nobody_in() {
+    let election = Election::alone(None, SystemTime::now()).unwrap();
+    let server = Server::start(&config(CONFIG), election, Clock::monotonic()).unwrap();
+    let served = Served::at("127.0.0.1:0", server.router()).await;
+    let channel = tonic::transport::Endpoint::from_shared(served.url()).unwrap();
+    let mut client = QuotaClient::new(channel.connect().await.unwrap());
+    let hello = Hello { service: "search".into(), task: "t".into(), ..Hello::default() };
+    let hello = TaskMessage { hello: Some(hello), ..TaskMessage::default() };
+    let refused = client.report(futures_util::stream::iter([hello])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+}
