@@ -5,6 +5,7 @@
 //! leaves, again and again, could have any number of requests go on: beyond a number of them the
 //! next is dropped with its connection, and what the program still does for it is not counted.
 
+use crate::edge::Told;
 use crate::exchange::{self, forward};
 use crate::pool::{self, Leased, Pool};
 use crate::refuse::Refusal;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use tidegate::Task;
 use tidegate::serve::RequestBody;
 use tidegate::server::Admission;
+use tidegate_wire::criticality;
 use tidegate_wire::protocol::Protocol;
 use tokio::time::Sleep;
 use tower_service::Service;
@@ -31,6 +33,8 @@ pub(crate) struct Inbound {
     pool: Arc<Pool<RequestBody>>,
     answer_timeout: Option<Duration>,
     alone: Arc<Alone>,
+    /// Whether an edge has told what requests count as.
+    told: bool,
 }
 
 /// Requests of this worker whose callers have left.
@@ -65,7 +69,13 @@ impl Inbound {
         alone_max: usize,
     ) -> Self {
         let alone = Arc::new(Alone { count: AtomicUsize::new(0), max: alone_max });
-        Self { task, pool, answer_timeout, alone }
+        Self { task, pool, answer_timeout, alone, told: false }
+    }
+
+    /// Behind an edge: what a request counts as is told beside it, and handed on with it.
+    pub(crate) const fn told(mut self, told: bool) -> Self {
+        self.told = told;
+        self
     }
 }
 
@@ -78,14 +88,19 @@ impl Service<Request<RequestBody>> for Inbound {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody>) -> Exchange {
-        match self.task.admit(&request, Some(method_name(&request)), None) {
+    fn call(&mut self, mut request: Request<RequestBody>) -> Exchange {
+        let told = if self.told { request.extensions().get::<Told>().copied() } else { None };
+        let level = told.map(|told| told.0);
+        match self.task.admit(&request, Some(method_name(&request)), level) {
             Admission::Rejected(response) => {
                 Exchange::Answered(Some(response.map(ProxyBody::ours)))
             }
             Admission::Admitted(ticket) => {
                 let protocol = ticket.protocol();
                 let left = ticket.remaining();
+                if let Some(level) = level {
+                    criticality::write(request.headers_mut(), level);
+                }
                 // Over HTTP/2 the program hears of it.
                 let http2 = self.pool.is_http2(protocol == Protocol::Grpc, false) == Some(true);
                 let pool = Arc::clone(&self.pool);

@@ -12,7 +12,9 @@
 //! A proxy may be started while another runs, in this process or another, and listen at the same
 //! sockets (`sockets`, `handover`); that one then ends as a lame duck would, but for saying so.
 
+use crate::batch;
 use crate::config::{Config, Role};
+use crate::edge::{Edge, Make};
 use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::pool::Pool;
@@ -35,7 +37,8 @@ use tidegate::admin::{Admin, AdminError, Page};
 use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::{Life, Phase};
-use tidegate::serve::{self, Limits, RequestBody, ServeError, Tls};
+use tidegate::report::LoadReports;
+use tidegate::serve::{self, Limits, Peer, RequestBody, ServeError, Tls};
 use tidegate::signals::linux;
 use tidegate::task::BuildError;
 use tidegate_core::connection::gate::ConnectionGate;
@@ -138,6 +141,7 @@ impl Proxy {
         match role.into() {
             Role::Inbound(config) => Self::inbound(*config, sockets),
             Role::Outbound(config) => outbound::start(*config, sockets),
+            Role::Batch(config) => batch::start(*config, sockets),
         }
     }
 
@@ -161,6 +165,10 @@ impl Proxy {
             .default_criticality(config.criticality)
             .dark(config.dark)
             .workplace(seen.place);
+        if config.edge.is_some() {
+            // How we are doing is no business of strangers.
+            builder = builder.load_reports(LoadReports::NEVER);
+        }
         if let Some(cpus) = config.cpus {
             builder = builder.cpus(cpus);
         }
@@ -172,19 +180,22 @@ impl Proxy {
         }
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
-        let page = page(config.admin, &life, Admin::new(&task), &mut sockets)?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
+        let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
+        let page = page(config.admin, &life, shown(Admin::new(&task), edge.as_ref()), &mut sockets)?;
         let setting = Setting {
             clock: task.clock().clone(),
             life: life.clone(),
             gate,
             limits: config.limits,
             tls: tls.map(Tls::from),
+            edge: edge.clone(),
         };
         let doors = listeners.into_iter().map(|listener| {
             let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());
             let (answer_timeout, alone_max) = (config.answer_timeout, config.alone_max);
-            vec![(listener, Inbound::new(task.clone(), pool, answer_timeout, alone_max))]
+            let inbound = Inbound::new(task.clone(), pool, answer_timeout, alone_max);
+            vec![(listener, Make::new(edge.clone(), inbound.told(edge.is_some())))]
         });
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];
@@ -286,6 +297,14 @@ pub(crate) fn page(
     admin.life(life.clone()).spawn_on(bound, open).map(Some).map_err(failed)
 }
 
+/// The page with what the edge does on it, if there is one.
+pub(crate) fn shown(admin: Admin, edge: Option<&Arc<Edge>>) -> Admin {
+    match edge.map(Arc::clone) {
+        Some(edge) => admin.edge(move || edge.counts()),
+        None => admin,
+    }
+}
+
 thread_local! {
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
@@ -303,23 +322,26 @@ pub(crate) struct Setting {
     pub(crate) gate: Arc<ConnectionGate>,
     pub(crate) limits: Limits,
     pub(crate) tls: Option<Tls>,
+    pub(crate) edge: Option<Arc<Edge>>,
 }
 
-/// What one worker listens at, and who answers there.
-pub(crate) type Doors<S> = Vec<(Ears, S)>;
+/// What one worker listens at, and who makes those who answer there.
+pub(crate) type Doors<M> = Vec<(Ears, M)>;
 
 /// A worker for each of `doors`.
-pub(crate) fn spawn_workers<S, B>(
+pub(crate) fn spawn_workers<M, S, B>(
     setting: &Setting,
-    doors: impl Iterator<Item = Doors<S>>,
+    doors: impl Iterator<Item = Doors<M>>,
 ) -> Result<Vec<Worker>, ProxyError>
 where
+    M: Service<Peer, Response = S, Error = Infallible> + Clone + Send + 'static,
+    M::Future: Send,
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Sync + 'static,
     S::Future: Send,
     B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
 {
-    let spawn = |(number, doors): (usize, Doors<S>)| {
+    let spawn = |(number, doors): (usize, Doors<M>)| {
         let setting = setting.clone();
         let thread = std::thread::Builder::new().name(format!("tidegate-{number}"));
         Ok(thread.spawn(move || {
@@ -342,8 +364,10 @@ impl Drop for End {
 }
 
 impl Setting {
-    fn serve<S, B>(&self, doors: Doors<S>) -> Result<(), ProxyError>
+    fn serve<M, S, B>(&self, doors: Doors<M>) -> Result<(), ProxyError>
     where
+        M: Service<Peer, Response = S, Error = Infallible> + Clone + Send + 'static,
+        M::Future: Send,
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
         S: Clone + Send + Sync + 'static,
         S::Future: Send,
@@ -352,8 +376,8 @@ impl Setting {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let executor = Executor::single_threaded(self.clock.clone());
-            try_join_all(doors.into_iter().map(|(ears, service)| async {
-                let mut server = serve::serve(ears.open()?, serve::each(service))
+            try_join_all(doors.into_iter().map(|(ears, make)| async {
+                let mut server = serve::serve(ears.open()?, make)
                     .life(self.life.clone())
                     .clock(self.clock.clone())
                     .executor(executor.clone())
@@ -361,6 +385,10 @@ impl Setting {
                     .limits(self.limits);
                 if let Some(tls) = &self.tls {
                     server = server.tls(tls.clone());
+                }
+                if let Some(edge) = &self.edge {
+                    let edge = Arc::clone(edge);
+                    server = server.welcome(move |address| edge.welcome(address));
                 }
                 server.await?;
                 Ok::<_, ProxyError>(())

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod authority;
+mod batch;
 mod connections;
+mod edge;
 mod forward;
 mod grpc;
 mod hostile;
