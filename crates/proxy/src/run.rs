@@ -17,6 +17,7 @@ use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::pool::Pool;
 use crate::sockets::{Ears, Legacy, Register, Sockets};
+use crate::stale::Stale;
 use crate::tls::{self, Unusable};
 use bytes::Bytes;
 use core::cell::Cell;
@@ -181,10 +182,12 @@ impl Proxy {
             limits: config.limits,
             tls: tls.map(Tls::from),
         };
+        let stale = config.stale.map(Stale::new);
         let doors = listeners.into_iter().map(|listener| {
             let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());
             let (answer_timeout, alone_max) = (config.answer_timeout, config.alone_max);
-            vec![(listener, Inbound::new(task.clone(), pool, answer_timeout, alone_max))]
+            let inbound = Inbound::new(task.clone(), pool, answer_timeout, alone_max);
+            vec![(listener, inbound.stale(stale.clone()))]
         });
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];

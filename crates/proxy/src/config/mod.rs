@@ -14,6 +14,7 @@
 
 mod outbound;
 mod role;
+mod stale;
 mod text;
 mod tls;
 
@@ -22,6 +23,7 @@ pub use text::{Span, Switch};
 
 use crate::outbound::Voice;
 use crate::pool::{PoolConfig, Protocol, Upstream};
+use crate::stale::StaleConfig;
 use crate::tls::{Target, UpstreamTls};
 use crate::watch::Watch;
 use core::fmt;
@@ -75,6 +77,8 @@ pub struct Config {
     pub answer_timeout: Option<Duration>,
     /// How many requests of each worker may go on whose callers have left.
     pub alone_max: usize,
+    /// How copies of answers are kept, if they are.
+    pub stale: Option<StaleConfig>,
     /// How it ends.
     pub life: LifeConfig,
     /// The most that a caller may claim whom nobody knows by a certificate.
@@ -114,6 +118,7 @@ impl Config {
             answer_timeout: Some(Duration::from_secs(60)),
             // Each has a connection to the program: a tenth of the callers' that there may be.
             alone_max: 1_000,
+            stale: None,
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
             customers: Vec::new(),
@@ -149,6 +154,7 @@ impl Config {
             ),
             ("connections", self.connections != other.connections),
             ("drain", self.life != other.life),
+            ("stale", self.stale != other.stale),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
@@ -222,6 +228,7 @@ struct Raw {
     connections: Connections,
     #[serde(default)]
     drain: Drain,
+    stale: Option<stale::Stale>,
     #[serde(default)]
     customers: tls::Customers,
     #[serde(default)]
@@ -333,6 +340,7 @@ impl Raw {
         self.timeouts.apply(&mut config)?;
         self.connections.apply(&mut config.connections, &mut config.limits);
         self.drain.apply(&mut config.life);
+        config.stale = self.stale.map(StaleConfig::from);
         let shown = config.tls.as_ref().is_some_and(|tls| tls.clients != Clients::Ignored);
         (config.customers, config.identities) =
             tls::customers(self.customers, &self.delegators, shown, config.identities)?;

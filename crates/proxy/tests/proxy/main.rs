@@ -13,6 +13,7 @@ mod outbound_discovery;
 mod outbound_grpc;
 mod secure;
 mod shed;
+mod stale;
 mod succession;
 mod support;
 mod upgrade;
