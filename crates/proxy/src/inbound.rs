@@ -7,24 +7,33 @@
 
 use crate::edge::Told;
 use crate::exchange::{self, forward};
+use crate::hop;
 use crate::pool::{self, Leased, Pool};
 use crate::refuse::Refusal;
+use crate::stale::{Anew, Question, Recorded, Stale};
+use bytes::Bytes;
 use core::convert::Infallible;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use http::{Request, Response};
+use http_body_util::BodyExt as _;
 use std::sync::Arc;
 use tidegate::Task;
 use tidegate::serve::RequestBody;
-use tidegate::server::Admission;
+use tidegate::server::{Admission, Ticket};
 use tidegate_wire::criticality;
 use tidegate_wire::protocol::Protocol;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-type ProxyBody = exchange::ProxyBody<Leased<RequestBody>>;
+type ProxyBody = Recorded<exchange::ProxyBody<Leased<RequestBody>>>;
+
+/// A body that is not the program's.
+fn ours(bytes: Bytes) -> ProxyBody {
+    Recorded::plain(exchange::ProxyBody::ours(bytes))
+}
 
 /// Decides about each request of a connection, and hands it on.
 #[derive(Debug, Clone)]
@@ -35,6 +44,7 @@ pub(crate) struct Inbound {
     alone: Arc<Alone>,
     /// Whether an edge has told what requests count as.
     told: bool,
+    stale: Option<Arc<Stale>>,
 }
 
 /// Requests of this worker whose callers have left.
@@ -69,13 +79,55 @@ impl Inbound {
         alone_max: usize,
     ) -> Self {
         let alone = Arc::new(Alone { count: AtomicUsize::new(0), max: alone_max });
-        Self { task, pool, answer_timeout, alone, told: false }
+        Self { task, pool, answer_timeout, alone, told: false, stale: None }
     }
 
     /// Behind an edge: what a request counts as is told beside it, and handed on with it.
     pub(crate) const fn told(mut self, told: bool) -> Self {
         self.told = told;
         self
+    }
+
+    /// Keeps copies of answers, and gives them out where there is none.
+    pub(crate) fn stale(mut self, stale: Option<Arc<Stale>>) -> Self {
+        self.stale = stale;
+        self
+    }
+
+    fn forward(
+        &self,
+        request: Request<RequestBody>,
+        ticket: Ticket,
+        question: Option<Question>,
+    ) -> impl Future<Output = Response<ProxyBody>> + Send + use<> {
+        let answer = forward(Arc::clone(&self.pool), self.answer_timeout, request, ticket);
+        async move {
+            let answer = answer.await;
+            match question {
+                None => answer.map(Recorded::plain),
+                Some(question) => question.settle(answer, exchange::ProxyBody::ours),
+            }
+        }
+    }
+
+    /// A copy was given out for a request that was let in. It is done, unless it is the one that
+    /// asks for another.
+    fn spare(
+        &self,
+        request: Request<RequestBody>,
+        mut ticket: Ticket,
+        question: Option<Question>,
+        anew: Option<Anew>,
+    ) {
+        let (Some(anew), Ok(runtime)) = (anew, tokio::runtime::Handle::try_current()) else {
+            return ticket.spared();
+        };
+        let answer = self.forward(request, ticket, question);
+        runtime.spawn(async move {
+            let mut body = answer.await.into_body();
+            while let Some(Ok(_)) = body.frame().await {}
+            drop(anew);
+        });
     }
 }
 
@@ -89,22 +141,29 @@ impl Service<Request<RequestBody>> for Inbound {
     }
 
     fn call(&mut self, mut request: Request<RequestBody>) -> Exchange {
+        let question = self.stale.as_ref().filter(|_| !hop::wants_upgrade(&request));
+        let question = question.and_then(|stale| stale.question(&request));
         let told = if self.told { request.extensions().get::<Told>().copied() } else { None };
         let level = told.map(|told| told.0);
         match self.task.admit(&request, Some(method_name(&request)), level) {
             Admission::Rejected(response) => {
-                Exchange::Answered(Some(response.map(ProxyBody::ours)))
+                let copy = question.and_then(|question| question.instead_of(&response));
+                Exchange::Answered(Some(copy.unwrap_or(response).map(ours)))
             }
             Admission::Admitted(ticket) => {
-                let protocol = ticket.protocol();
-                let left = ticket.remaining();
                 if let Some(level) = level {
                     criticality::write(request.headers_mut(), level);
                 }
+                let wanted = question.as_ref().filter(|_| ticket.degrade());
+                if let Some((copy, anew)) = wanted.and_then(Question::spared) {
+                    self.spare(request, ticket, question, anew);
+                    return Exchange::Answered(Some(copy.map(ours)));
+                }
+                let protocol = ticket.protocol();
+                let left = ticket.remaining();
                 // Over HTTP/2 the program hears of it.
                 let http2 = self.pool.is_http2(protocol == Protocol::Grpc, false) == Some(true);
-                let pool = Arc::clone(&self.pool);
-                let forwarded = forward(pool, self.answer_timeout, request, ticket);
+                let forwarded = self.forward(request, ticket, question);
                 Exchange::Forwarded(Forwarding {
                     future: Some(Box::pin(forwarded)),
                     deadline: left.map(|left| Box::pin(tokio::time::sleep(left))),
@@ -150,7 +209,7 @@ impl Forwarding {
         let Some(deadline) = &mut self.deadline else { return Poll::Pending };
         ready!(deadline.as_mut().poll(context));
         self.leave();
-        Poll::Ready(Refusal::TooLate.respond(self.protocol).map(ProxyBody::ours))
+        Poll::Ready(Refusal::TooLate.respond(self.protocol).map(ours))
     }
 
     /// Nobody waits any more.

@@ -32,6 +32,7 @@ pub mod pool;
 mod refuse;
 mod run;
 mod sockets;
+pub mod stale;
 pub mod tls;
 pub mod watch;
 
@@ -41,5 +42,6 @@ pub use outbound::{OutboundConfig, ServiceConfig};
 pub use pool::{Protocol, Upstream};
 pub use run::{Incumbent, Proxy, ProxyError};
 pub use sockets::Legacy;
+pub use stale::StaleConfig;
 pub use tls::{Target, UpstreamTls};
 pub use watch::Watch;

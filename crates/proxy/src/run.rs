@@ -19,6 +19,7 @@ use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::pool::Pool;
 use crate::sockets::{Ears, Legacy, Register, Sockets};
+use crate::stale::Stale;
 use crate::tls::{self, Unusable};
 use bytes::Bytes;
 use core::cell::Cell;
@@ -182,7 +183,8 @@ impl Proxy {
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
         let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
-        let page = page(config.admin, &life, shown(Admin::new(&task), edge.as_ref()), &mut sockets)?;
+        let page =
+            page(config.admin, &life, shown(Admin::new(&task), edge.as_ref()), &mut sockets)?;
         let setting = Setting {
             clock: task.clock().clone(),
             life: life.clone(),
@@ -191,11 +193,13 @@ impl Proxy {
             tls: tls.map(Tls::from),
             edge: edge.clone(),
         };
+        let stale = config.stale.map(Stale::new);
         let doors = listeners.into_iter().map(|listener| {
             let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());
             let (answer_timeout, alone_max) = (config.answer_timeout, config.alone_max);
             let inbound = Inbound::new(task.clone(), pool, answer_timeout, alone_max);
-            vec![(listener, Make::new(edge.clone(), inbound.told(edge.is_some())))]
+            let inbound = inbound.stale(stale.clone()).told(edge.is_some());
+            vec![(listener, Make::new(edge.clone(), inbound))]
         });
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];

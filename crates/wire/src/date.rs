@@ -1,4 +1,4 @@
-//! Dates as HTTP writes them, for `retry-after`.
+//! Dates as HTTP writes them, in `retry-after`, `date` and `expires`.
 //!
 //! RFC 9110 has three forms, and asks everyone to read all of them:
 //!
@@ -18,7 +18,7 @@ const MONTHS: [&[u8; 3]; 12] = [
 ];
 
 /// Reads a date. Years before 1970 are none that anyone waits for.
-pub(crate) fn parse(text: &[u8]) -> Option<SystemTime> {
+pub fn parse(text: &[u8]) -> Option<SystemTime> {
     let mut words = text.split(|&b| b == b' ').filter(|word| !word.is_empty());
     let weekday = words.next()?;
     let (day, month, year, time) = if weekday.ends_with(b",") {

@@ -37,6 +37,8 @@ names! {
     X_TIDEGATE_REASON = "x-tidegate-reason";
     /// Which decision it was, to be found again in events and logs.
     X_TIDEGATE_DECISION = "x-tidegate-decision";
+    /// Why an answer is a copy of an earlier one: the code of a reason.
+    X_TIDEGATE_DEGRADED = "x-tidegate-degraded";
     /// The numbers behind a refusal. For peers that are trusted.
     X_TIDEGATE_CAUSE = "x-tidegate-cause";
     /// Tells Envoy not to retry.

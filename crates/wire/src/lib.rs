@@ -45,7 +45,7 @@ pub mod attempt;
 pub mod baggage;
 pub mod criticality;
 pub mod customer;
-mod date;
+pub mod date;
 pub mod deadline;
 pub mod edge;
 pub mod faults;

@@ -22,6 +22,7 @@ fn the_page_names_every_header_fault_and_reason() {
         &headers::X_TIDEGATE_REASON,
         &headers::X_TIDEGATE_DECISION,
         &headers::X_TIDEGATE_CAUSE,
+        &headers::X_TIDEGATE_DEGRADED,
         &headers::X_ENVOY_RATELIMITED,
         &headers::X_ENVOY_IMMEDIATE_HEALTH_CHECK_FAIL,
         &headers::GRPC_STATUS_DETAILS_BIN,

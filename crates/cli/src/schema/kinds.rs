@@ -47,10 +47,14 @@ pub(super) enum Kind {
     Share,
     /// `on` or `off`.
     Switch,
+    /// `true` or `false`.
+    Bool,
     /// One of these words.
     Word(&'static [&'static str]),
     /// Any number of these.
     List(&'static Self),
+    /// What has keys of its own, in other rows.
+    Nested,
     /// What is passed over.
     Ignored,
 }
@@ -127,8 +131,9 @@ impl Kind {
             Self::Limit => {
                 let cpus = json!({ "type": "number", "minimum": 0 });
                 let levels = ["cpu", "critical", "sheddable_plus", "sheddable"];
-                let levels: Map<_, _> =
+                let mut levels: Map<_, _> =
                     levels.map(|level| (level.to_owned(), cpus.clone())).into_iter().collect();
+                levels.insert("identities".to_owned(), Self::List(&Self::Text).schema());
                 json!({ "anyOf": [
                     cpus,
                     { "const": "unlimited" },
@@ -146,8 +151,10 @@ impl Kind {
             ] }),
             // As above.
             Self::Switch => json!({ "enum": ["on", "off", "true", "false", true, false] }),
+            Self::Bool => json!({ "type": "boolean" }),
             Self::Word(words) => json!({ "enum": words }),
             Self::List(kind) => json!({ "type": "array", "items": kind.schema() }),
+            Self::Nested => json!({}),
             Self::Ignored => json!(true),
         }
     }

@@ -1,8 +1,8 @@
 //! Every key of a proxy's file, by role. `docs/proxy.md` and its like have a row for each.
 
 use super::kinds::Kind::{
-    Address, AddressOrOff, Count, Cpus, Endpoint, File, Level, List, Named, Number, Path, Place,
-    Quota, Some, Span, Switch, Text, Watch, Word,
+    Address, AddressOrOff, Count, Cpus, Endpoint, File, Level, List, Named, Nested, Number, Path,
+    Place, Quota, Some, Span, Switch, Text, Watch, Word,
 };
 use super::tree::Row;
 
@@ -43,6 +43,9 @@ const INBOUND: &[Row] = &[
     ("connections.streams_max", Count, "Streams of one connection of HTTP/2."),
     ("drain.delay", Span, "How long it goes on taking requests after SIGTERM."),
     ("drain.limit", Span, "How long what is in flight may take after that."),
+    ("stale.memory", Some, "Bytes that all copies may take."),
+    ("stale.copy_max", Some, "Bytes that the body of one may have."),
+    ("stale.if_error", Span, "How stale a copy may be where its answer does not say."),
     ("everyone_else", Quota, "What all callers may use together, in CPUs."),
     ("customers.*.identities", List(&Text), "Whose certificates make them this customer."),
     ("customers.*.quota", Quota, "What it may use, in CPUs."),
@@ -65,6 +68,7 @@ const OUTBOUND: &[Row] = &[
     ("connections.streams_max", Count, "Streams of one connection of HTTP/2."),
     ("drain.delay", Span, "How long calls are still taken after SIGTERM."),
     ("drain.limit", Span, "How long what is in flight may take after that."),
+    ("services!", Nested, "What the program calls; one at least."),
     ("services[].name!", Text, "Of the service, in metrics and messages."),
     ("services[].listen!", Address, "Where the program calls it."),
     ("services[].endpoints", List(&Endpoint), "Who serves it."),

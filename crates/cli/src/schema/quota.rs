@@ -1,17 +1,25 @@
 //! Every key of a quota server's file. `docs/quota.md` has a row for each.
 
 use super::kinds::Kind::{
-    Address, Any, Count, File, Ignored, Limit, Number, Share, Some, Span, Text, Whole, Word,
+    Address, Any, Bool, Count, File, Ignored, Limit, List, Number, Share, Some, Span, Text, Whole,
+    Word,
 };
 use super::tree::{self, Row};
 use serde_json::{Value, json};
 
 pub(super) const ROWS: &[Row] = &[
     ("quota.listen", Address, "Where tasks find the server."),
+    ("quota.tls.cert!", File, "The server's certificate and those that lead to a root."),
+    ("quota.tls.key!", File, "Its key."),
+    ("quota.tls.client_ca", File, "The roots that callers' certificates have to come from."),
+    ("quota.trust_network", Bool, "Listens beyond loopback though nobody is asked who they are."),
+    ("quota.operators", List(&Text), "Who may see how everything stands."),
     ("quota.state", File, "Where the server remembers its last election and whom it led."),
     ("quota.advertise", Text, "What others call this server: host and port."),
     ("quota.services.*.capacity.cpu!", Number, "CPUs of all tasks together; only to show."),
     ("quota.services.*.default!", Limit, "What everyone who is not named may use together."),
+    ("quota.services.*.tasks", List(&Text), "Who may report for the service."),
+    ("quota.services.*.envoys", List(&Text), "Who may ask and report by RLS and RLQS."),
     ("quota.services.*.hit", Span, "What a request costs that an Envoy counts."),
     ("quota.services.*.customers.*", Limit, "What this customer may use."),
     ("quota.services.*.reports.every", Span, "How often tasks report."),
@@ -27,6 +35,9 @@ pub(super) const ROWS: &[Row] = &[
     ("quota.services.*.sizes.customers", Some, "The most customers, everyone else included."),
     ("quota.services.*.sizes.customers_per_task", Some, "The most customers of one task."),
     ("quota.services.*.sizes.weight", Some, "For how many tasks one may stand."),
+    ("quota.doorman.clients", List(&Text), "Who may ask."),
+    ("quota.doorman.servers", List(&Text), "Who may ask for many clients at once."),
+    ("quota.doorman.resources[].clients", List(&Text), "Who may ask for it."),
     ("quota.doorman.resources[].identifier_glob!", Text, "A name, or a pattern."),
     ("quota.doorman.resources[].capacity!", Number, "How much there is a second."),
     ("quota.doorman.resources[].safe_capacity", Any, "What a client uses without a lease."),

@@ -16,6 +16,7 @@ mod batch;
 mod edge;
 mod outbound;
 mod role;
+mod stale;
 mod text;
 mod tls;
 
@@ -25,6 +26,7 @@ pub use text::{Span, Switch};
 use crate::edge::EdgeConfig;
 use crate::outbound::Voice;
 use crate::pool::{PoolConfig, Protocol, Upstream};
+use crate::stale::StaleConfig;
 use crate::tls::{Target, UpstreamTls};
 use crate::watch::Watch;
 use core::fmt;
@@ -78,6 +80,8 @@ pub struct Config {
     pub answer_timeout: Option<Duration>,
     /// How many requests of each worker may go on whose callers have left.
     pub alone_max: usize,
+    /// How copies of answers are kept, if they are.
+    pub stale: Option<StaleConfig>,
     /// How it ends.
     pub life: LifeConfig,
     /// The most that a caller may claim whom nobody knows by a certificate.
@@ -119,6 +123,7 @@ impl Config {
             answer_timeout: Some(Duration::from_secs(60)),
             // Each has a connection to the program: a tenth of the callers' that there may be.
             alone_max: 1_000,
+            stale: None,
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
             customers: Vec::new(),
@@ -156,6 +161,7 @@ impl Config {
             ("connections", self.connections != other.connections),
             ("drain", self.life != other.life),
             ("edge", self.edge != other.edge),
+            ("stale", self.stale != other.stale),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
@@ -229,6 +235,7 @@ struct Raw {
     connections: Connections,
     #[serde(default)]
     drain: Drain,
+    stale: Option<stale::Stale>,
     #[serde(default)]
     customers: tls::Customers,
     #[serde(default)]
@@ -343,6 +350,7 @@ impl Raw {
         self.timeouts.apply(&mut config)?;
         self.connections.apply(&mut config.connections, &mut config.limits);
         self.drain.apply(&mut config.life);
+        config.stale = self.stale.map(StaleConfig::from);
         let shown = config.tls.as_ref().is_some_and(|tls| tls.clients != Clients::Ignored);
         (config.customers, config.identities) =
             tls::customers(self.customers, &self.delegators, shown, config.identities)?;

@@ -15,6 +15,7 @@ mod outbound_discovery;
 mod outbound_grpc;
 mod secure;
 mod shed;
+mod stale;
 mod succession;
 mod support;
 mod upgrade;

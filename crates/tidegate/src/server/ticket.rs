@@ -180,6 +180,11 @@ impl Ticket {
         self.failed();
     }
 
+    /// It was answered without the program, as well as that could be.
+    pub const fn spared(&mut self) {
+        self.unserved = true;
+    }
+
     /// Its caller has gone away before the end of the answer.
     pub const fn abandoned(&mut self) {
         self.good = false;
