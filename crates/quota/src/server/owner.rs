@@ -3,21 +3,30 @@
 //! A book is plain and takes `&mut self`. Its owner reads orders from a channel of fixed size and
 //! ends a round whenever it is time. If orders come faster than it can follow, senders wait, each
 //! stream by itself, and the peers behind them by the flow control of HTTP/2; rounds go on.
+//!
+//! A round looks at every pair of task and customer of which something has changed, and in a large
+//! fleet that is all of them, each time. So that rounds leave room for reports, one that took long
+//! is followed by a pause in proportion, of a report's interval at most: limits are out within two
+//! of them however large the fleet, and of a small one within a quarter.
 
 use super::book::{BACKLOG, Book, Said, StreamId};
 use crate::config::Service;
+use crate::envoy::costs::Costs;
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::Status;
 
 /// Orders that wait. A few for each stream that is being read; more would only make what they say
 /// older.
 const ORDERS: usize = 256;
+/// After a round comes a pause of so many times what it took: three quarters of the time are for
+/// reports.
+const PAUSE: u32 = 3;
 
 /// A task's new stream.
 pub(crate) struct Opened {
@@ -43,14 +52,18 @@ pub(crate) struct Owner {
     orders: mpsc::Sender<Order>,
     /// As it was when the owner began; limits change, the rest does not.
     pub(crate) service: Arc<Service>,
+    /// What requests cost that Envoys count.
+    pub(crate) costs: Costs,
 }
 
 impl Owner {
     /// Has the book owned by the current runtime.
     pub(crate) fn start(name: String, book: Book, service: &Service, clock: Clock) -> Self {
         let (orders, inbox) = mpsc::channel(ORDERS);
-        tokio::spawn(own(name, book, inbox, service.round_every, clock));
-        Self { orders, service: Arc::new(service.clone()) }
+        let every = (service.round_every, service.report_every);
+        tokio::spawn(own(name, book, inbox, every, clock));
+        let costs = Costs::new(service.hit, service.fleet.customers_max);
+        Self { orders, service: Arc::new(service.clone()), costs }
     }
 
     pub(crate) async fn open(&self, hello: wire::Hello) -> Result<Opened, Status> {
@@ -91,7 +104,7 @@ async fn own(
     name: String,
     mut book: Book,
     mut inbox: mpsc::Receiver<Order>,
-    round_every: Duration,
+    (round_every, report_every): (Duration, Duration),
     clock: Clock,
 ) {
     let mut rounds = interval(round_every);
@@ -99,7 +112,12 @@ async fn own(
     loop {
         tokio::select! {
             biased;
-            _ = rounds.tick() => book.tick(clock.now(), wall()),
+            _ = rounds.tick() => {
+                let began = Instant::now();
+                book.tick(clock.now(), wall());
+                let pause = (began.elapsed() * PAUSE).clamp(round_every, report_every);
+                rounds.reset_after(pause);
+            }
             order = inbox.recv() => match order {
                 None | Some(Order::Stop) => return,
                 Some(order) => obey(&name, &mut book, order, &clock),
