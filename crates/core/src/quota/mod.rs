@@ -112,11 +112,15 @@ pub enum Keeps {
     Within,
 }
 
-/// The buckets of all customers.
+/// The buckets of all customers. What every request reads is on the first cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct QuotaGate {
     customers: Box<[Buckets]>,
-    usage: Arc<Counters>,
+    /// How deep each criticality may find a bucket.
+    open_below: [u64; LEVELS],
+    /// How deep a bucket may be by leases alone.
+    leased: u64,
     /// Whether any customer has limits by criticality. As long as nobody has, there is only one
     /// bucket to look at.
     by_level: AtomicU8,
@@ -124,10 +128,7 @@ pub struct QuotaGate {
     lanes: AtomicU64,
     burst: u64,
     depth_max: u64,
-    /// How deep each criticality may find a bucket.
-    open_below: [u64; LEVELS],
-    /// How deep a bucket may be by leases alone.
-    leased: u64,
+    usage: Arc<Counters>,
     /// Held by whoever sets limits, so that those of two publishers are not mixed.
     publishing: Mutex<()>,
 }
@@ -390,6 +391,13 @@ impl QuotaLane {
         &self.gate
     }
 
+    /// Reads what a charge will read.
+    #[inline]
+    pub(crate) fn touch(&self, customer: CustomerId) -> u64 {
+        let bucket = self.gate.buckets(customer).full_at[TOTAL].load(Ordering::Relaxed);
+        bucket ^ self.usage.touch([self.known(customer)])
+    }
+
     /// Charges the estimated `cost` of an admitted request.
     #[inline(always)]
     #[expect(
@@ -409,7 +417,9 @@ impl QuotaLane {
             return self.charge_by_level(customer, criticality, cost, now);
         }
         let pace = self.gate.customers[customer].pace(TOTAL);
-        self.take_total(customer, cost, pace, u64::MAX, now);
+        if pace != Pace::UNLIMITED {
+            self.take_total(customer, cost, pace, u64::MAX, now);
+        }
         Charge { cost, tag: pace.tag() }
     }
 
@@ -451,6 +461,9 @@ impl QuotaLane {
             return self.settle_by_level(customer, criticality, charge, actual, now);
         }
         let pace = self.gate.customers[customer].pace(TOTAL);
+        if pace == Pace::UNLIMITED {
+            return;
+        }
         if actual >= charge.cost {
             self.take_total(customer, actual - charge.cost, pace, self.gate.depth_max, now);
         } else if charge.tag == pace.tag() {
