@@ -9,7 +9,7 @@
 //! |---|---|
 //! | who may use how much | [`config`] |
 //! | who divides it | [`server`] |
-//! | which leader counts | [`election`] |
+//! | which leader counts | [`election`], by [`etcd`] if there are several servers |
 //! | how does a task take part | [`client`] |
 //! | and clients of Doorman | [`doorman`] |
 
@@ -18,6 +18,7 @@ pub mod config;
 pub mod doorman;
 pub mod election;
 mod envoy;
+pub mod etcd;
 mod message;
 mod name;
 pub mod server;
@@ -27,6 +28,6 @@ mod tests;
 
 pub use client::Client;
 pub use config::Config;
-pub use election::Election;
+pub use election::{Candidate, Election};
 pub use server::Server;
 pub use status::{StatusError, status};

@@ -1,5 +1,6 @@
 //! The book and its members together, in virtual time, with real gates in between.
 
 mod faults;
+mod partitions;
 mod shares;
 mod world;

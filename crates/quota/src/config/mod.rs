@@ -18,6 +18,7 @@
 //! what shares are for, and [`Service::oversubscription`] says by how much.
 
 mod doorman;
+mod election;
 mod fault;
 mod raw;
 mod resolve;
@@ -25,6 +26,7 @@ mod resolve;
 mod tests;
 mod units;
 
+pub use election::EtcdElection;
 pub use fault::Refused;
 
 use core::time::Duration;
@@ -50,6 +52,8 @@ pub struct Config {
     /// Where the number of the last election is kept, so that a restart is a later one even if the
     /// clock was set back.
     pub state: Option<PathBuf>,
+    /// How several servers elect one; nothing for a single server.
+    pub election: Option<EtcdElection>,
     /// By name.
     pub services: BTreeMap<String, Service>,
     /// What clients of Doorman may share; nothing if they are not served.
@@ -103,10 +107,18 @@ impl Config {
         read(text).map_err(|fault| fault.of(file))
     }
 
+    /// Reads what all servers have in common: services and `doorman`, and nothing of one server.
+    pub fn parse_limits(file: &str, text: &str) -> Result<Self, Refused> {
+        shape(text).and_then(resolve::limits_only).map_err(|fault| fault.of(file))
+    }
+
     /// What people should know of it, line by line: services, customers, and by how much each is
     /// oversubscribed.
     pub fn summary(&self) -> String {
         let mut lines = Vec::new();
+        if let Some(election) = &self.election {
+            lines.push(election.summary());
+        }
         for (name, service) in &self.services {
             let of = service.oversubscription().map_or_else(
                 || "no capacity said".to_owned(),
@@ -121,7 +133,11 @@ impl Config {
 }
 
 fn read(text: &str) -> Result<Config, Fault> {
+    shape(text).and_then(resolve::file)
+}
+
+fn shape(text: &str) -> Result<raw::File, Fault> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let raw = serde_saphyr::from_str_with_options::<raw::File>(text, options);
-    resolve::file(raw.map_err(|error| Fault::from_yaml(&error))?)
+    raw.map_err(|error| Fault::from_yaml(&error))
 }

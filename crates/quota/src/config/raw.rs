@@ -22,8 +22,17 @@ pub(super) struct Quota {
     pub(super) listen: Option<Spanned<String>>,
     pub(super) state: Option<Spanned<String>>,
     pub(super) advertise: Option<Spanned<String>>,
+    pub(super) election: Option<Spanned<Election>>,
     pub(super) services: Option<Spanned<Named<Service>>>,
     pub(super) doorman: Option<Doorman>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Election {
+    pub(super) etcd: Spanned<Vec<Spanned<String>>>,
+    pub(super) prefix: Option<Spanned<String>>,
+    pub(super) ttl: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

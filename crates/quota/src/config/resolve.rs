@@ -1,5 +1,6 @@
 //! From the file to what it means.
 
+use super::election;
 use super::fault::Fault;
 use super::raw::{self, Limit, Named};
 use super::units::{cpus, duration, share, size};
@@ -31,16 +32,48 @@ pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
     };
     let doorman = quota.doorman.map(super::doorman::resolve).transpose()?;
     let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
-    if !found && doorman.is_none() {
+    let elsewhere = quota.services.is_none() && doorman.is_none();
+    let election = quota.election.map(|raw| election::resolve(raw, elsewhere)).transpose()?;
+    if !found && doorman.is_none() && !election.as_ref().is_some_and(|election| election.limits) {
         let at = quota.services.map_or(at, |services| services.referenced);
         let right = "at least one, such as `services: { search: { default: 10 } }`";
         return Err(Fault::new(at, "there are no services", right));
     }
     let services = quota.services.map(|services| services.value).unwrap_or_default();
     let services = named(services, "service", service)?;
+    if let (Some(state), Some(_)) = (&quota.state, &election) {
+        let what = "a server that is elected remembers in etcd";
+        return Err(Fault::at(state, what, "leave `state` out, or `election`"));
+    }
     let state = quota.state.map(|path| PathBuf::from(path.value));
-    let advertise = quota.advertise.map_or_else(|| listen.to_string(), |text| text.value);
-    Ok(Config { listen, advertise, state, services, doorman })
+    let advertise = match quota.advertise {
+        Some(text) => text.value,
+        None if election.is_some() && listen.ip().is_unspecified() => {
+            let what = format!("nobody can be sent to {listen}");
+            let right = "add `advertise: HOST:PORT`, where others reach this server";
+            return Err(Fault::new(at, what, right));
+        }
+        None => listen.to_string(),
+    };
+    Ok(Config { listen, advertise, state, election, services, doorman })
+}
+
+/// The same where keys that are of one server have no place.
+pub(super) fn limits_only(file: raw::File) -> Result<Config, Fault> {
+    let quota = &file.quota.value;
+    let texts =
+        [("listen", &quota.listen), ("state", &quota.state), ("advertise", &quota.advertise)];
+    let found = texts.into_iter().filter_map(|(key, text)| Some((key, text.as_ref()?.referenced)));
+    let election = quota.election.as_ref().map(|election| ("election", election.referenced));
+    if let Some((key, at)) = found.chain(election).next() {
+        let what = format!("`{key}` is of one server, and this is for all");
+        return Err(Fault::new(
+            at,
+            what,
+            "`services` and `doorman` only; the rest in its own file",
+        ));
+    }
+    self::file(file)
 }
 
 /// Names that people and metrics can bear, each once.

@@ -7,7 +7,9 @@
 
 use super::book::{Said, StreamId};
 use super::owner::{Opened, Owner};
+use super::seat::{NotLeader, Seat};
 use super::{Inner, Server};
+use crate::election::fence::Fence;
 use crate::message::{generation, limits, rates};
 use crate::name::is_name;
 use core::pin::Pin;
@@ -53,6 +55,9 @@ impl Quota for Answers {
         &self,
         request: Request<Streaming<TaskMessage>>,
     ) -> Result<Response<Told>, Status> {
+        if let Err(elsewhere) = self.inner.seat.check() {
+            return Ok(Response::new(Told::elsewhere(Arc::clone(&self.inner.seat), elsewhere)));
+        }
         let mut said = request.into_inner();
         let first = timeout(HELLO_WITHIN, said.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
@@ -71,6 +76,7 @@ impl Quota for Answers {
         let first = read(first)?;
         let Opened { id, messages, out } = owner.open(hello).await?;
         let haste = Haste::new(&owner, self.inner.clock.now());
+        let (fence, seat) = (owner.fence.clone(), Arc::clone(&self.inner.seat));
         let clock = self.inner.clock.clone();
         let reader = tokio::spawn(async move {
             let listener = Listener { owner, id, haste };
@@ -80,7 +86,7 @@ impl Quota for Answers {
                 let _ = out.try_send(Err(status));
             }
         });
-        Ok(Response::new(Told { messages, reader: reader.abort_handle() }))
+        Ok(Response::new(Told { messages, fence, seat, reader: Some(reader.abort_handle()) }))
     }
 
     async fn status(
@@ -88,7 +94,8 @@ impl Quota for Answers {
         request: Request<wire::StatusRequest>,
     ) -> Result<Response<wire::StatusResponse>, Status> {
         let service = request.into_inner().service;
-        if !service.is_empty() {
+        // Who does not lead says who does.
+        if !service.is_empty() && self.inner.seat.check().is_ok() {
             self.inner.owner(&service)?;
         }
         Ok(Response::new(self.inner.status(&service).await))
@@ -195,23 +202,50 @@ fn usage(usage: &wire::Usage) -> Result<Usage, Status> {
     })
 }
 
-/// What one task is told. When nobody reads it any more, nobody listens to the task either.
+/// What one task is told. When nobody reads it any more, nobody listens to the task either. What
+/// waited here until the reign was over is not sent any more: the task is sent elsewhere.
 #[derive(Debug)]
 pub(crate) struct Told {
     messages: mpsc::Receiver<Result<ServerMessage, Status>>,
-    reader: AbortHandle,
+    fence: Fence,
+    seat: Arc<Seat>,
+    /// Nothing once the task was sent elsewhere.
+    reader: Option<AbortHandle>,
+}
+
+impl Told {
+    /// Sends the task elsewhere.
+    fn elsewhere(seat: Arc<Seat>, elsewhere: NotLeader) -> Self {
+        let (out, messages) = mpsc::channel(1);
+        // The channel is new and so has room.
+        let _ = out.try_send(Ok(elsewhere.redirect()));
+        Self { messages, fence: Fence::never(), seat, reader: None }
+    }
 }
 
 impl Stream for Told {
     type Item = Result<ServerMessage, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.messages.poll_recv(cx)
+        let next = self.messages.poll_recv(cx);
+        if next.is_pending() || self.fence.is_open(self.seat.clock.now()) {
+            return next;
+        }
+        match self.reader.take() {
+            None => Poll::Ready(None),
+            Some(reader) => {
+                reader.abort();
+                let leader = self.seat.check().err().and_then(|elsewhere| elsewhere.leader);
+                Poll::Ready(Some(Ok(NotLeader { leader }.redirect())))
+            }
+        }
     }
 }
 
 impl Drop for Told {
     fn drop(&mut self) {
-        self.reader.abort();
+        if let Some(reader) = &self.reader {
+            reader.abort();
+        }
     }
 }
