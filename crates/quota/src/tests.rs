@@ -2,5 +2,6 @@
 
 mod faults;
 mod lies;
+mod partitions;
 mod shares;
 mod world;

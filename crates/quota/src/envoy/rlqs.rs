@@ -144,6 +144,9 @@ async fn serve(
             },
             _ = ticks.tick() => Some(envoy.report()),
         };
+        if !owner.fence.is_open(inner.clock.now()) {
+            return Err(Status::unavailable("this server does not lead any more"));
+        }
         if !envoy.tell(out) {
             break Err(Status::resource_exhausted("assignments were not read for too long"));
         }

@@ -180,6 +180,11 @@ impl Book {
         }
     }
 
+    /// The leader's time is up: nobody is told anything any more.
+    pub(crate) fn end_streams(&mut self) {
+        self.streams.clear();
+    }
+
     /// One round; `wall` is the time in milliseconds since 1970.
     pub(crate) fn tick(&mut self, now: Timestamp, wall: u64) {
         let now = now + self.ahead;
