@@ -6,6 +6,7 @@ mod authority;
 mod batch;
 mod connections;
 mod edge;
+mod floods;
 mod forward;
 mod grpc;
 mod hostile;
