@@ -206,7 +206,8 @@ mod tests {
         let service = Config::parse("test.yaml", &text).unwrap().services.remove("search").unwrap();
         let (clock, hand) = Clock::manual();
         let book = Book::new(service.clone(), 1, false, clock.now()).unwrap();
-        let owner = Owner::start("search".to_owned(), book, &service, clock.clone());
+        let fence = crate::election::fence::Fence::never();
+        let owner = Owner::start("search".to_owned(), book, &service, fence, clock.clone());
         (service, owner, clock, hand)
     }
 

@@ -36,7 +36,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::clock::Clock;
 use tidegate_core::fleet::FleetConfigError;
-use tidegate_tls::ServerOptions;
 use tidegate_wire::proto::tidegate::quota::v1 as wire;
 use tonic::Status;
 use tonic::service::Routes;
