@@ -16,6 +16,7 @@ use crate::config::{Config, Role};
 use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::pool::Pool;
+use crate::responder::{Datagrams, Responder};
 use crate::sockets::{Ears, Legacy, Register, Sockets};
 use crate::stale::Stale;
 use crate::tls::{self, Unusable};
@@ -96,6 +97,7 @@ pub struct Proxy {
     /// As it was last told; nothing in the outbound role.
     pub(crate) config: Option<Box<Config>>,
     pub(crate) sockets: Sockets,
+    pub(crate) responder: Option<Responder>,
 }
 
 /// The one that serves, as far as a successor is concerned.
@@ -174,6 +176,12 @@ impl Proxy {
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
         let page = page(config.admin, &life, Admin::new(&task), &mut sockets)?;
+        let responder = config.health_udp.map(|address| {
+            let succeeds = sockets.succeeds();
+            Responder::start(address, succeeds, task.clone(), life.clone())
+                .map_err(|source| ProxyError::Listen { address, source })
+        });
+        let responder = responder.transpose()?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
         let setting = Setting {
             clock: task.clock().clone(),
@@ -192,7 +200,8 @@ impl Proxy {
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];
         let watched = seen.words;
-        Ok(Self { task, life, services, watched, workers, page, config: kept, sockets })
+        let config = kept;
+        Ok(Self { task, life, services, watched, workers, page, config, sockets, responder })
     }
 
     /// What a successor has to know of it.
@@ -213,6 +222,11 @@ impl Proxy {
     /// Services by name, and where it listens for each.
     pub fn services(&self) -> &[(String, SocketAddr)] {
         &self.services
+    }
+
+    /// Where health is answered by datagram, and how often, if it is.
+    pub fn datagrams(&self) -> Option<(SocketAddr, &Datagrams)> {
+        self.responder.as_ref().map(|responder| (responder.address, &*responder.counts))
     }
 
     /// What is seen of the program, in words.

@@ -60,6 +60,7 @@ impl Legacy {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     legacy: Legacy,
+    succeeds: bool,
     taken: BTreeSet<usize>,
     count: usize,
     register: Arc<Register>,
@@ -104,7 +105,12 @@ impl Register {
 
 impl Sockets {
     pub(crate) fn new(legacy: Legacy) -> Self {
-        Self { legacy, ..Self::default() }
+        Self { succeeds: !legacy.is_empty(), legacy, ..Self::default() }
+    }
+
+    /// Whether there is a predecessor.
+    pub(crate) const fn succeeds(&self) -> bool {
+        self.succeeds
     }
 
     /// Those of the predecessor that this one listens at.

@@ -79,6 +79,8 @@ pub struct Config {
     pub alone_max: usize,
     /// How copies of answers are kept, if they are.
     pub stale: Option<StaleConfig>,
+    /// Where questions for health by datagram are answered, if anywhere.
+    pub health_udp: Option<SocketAddr>,
     /// How it ends.
     pub life: LifeConfig,
     /// The most that a caller may claim whom nobody knows by a certificate.
@@ -119,6 +121,7 @@ impl Config {
             // Each has a connection to the program: a tenth of the callers' that there may be.
             alone_max: 1_000,
             stale: None,
+            health_udp: None,
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
             customers: Vec::new(),
@@ -155,6 +158,7 @@ impl Config {
             ("connections", self.connections != other.connections),
             ("drain", self.life != other.life),
             ("stale", self.stale != other.stale),
+            ("health_udp", self.health_udp != other.health_udp),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
@@ -229,6 +233,7 @@ struct Raw {
     #[serde(default)]
     drain: Drain,
     stale: Option<stale::Stale>,
+    health_udp: Option<Place<text::Admin>>,
     #[serde(default)]
     customers: tls::Customers,
     #[serde(default)]
@@ -341,6 +346,7 @@ impl Raw {
         self.connections.apply(&mut config.connections, &mut config.limits);
         self.drain.apply(&mut config.life);
         config.stale = self.stale.map(StaleConfig::from);
+        config.health_udp = self.health_udp.and_then(|at| at.0.0);
         let shown = config.tls.as_ref().is_some_and(|tls| tls.clients != Clients::Ignored);
         (config.customers, config.identities) =
             tls::customers(self.customers, &self.delegators, shown, config.identities)?;

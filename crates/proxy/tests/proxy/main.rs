@@ -4,6 +4,7 @@
 
 mod authority;
 mod connections;
+mod datagrams;
 mod forward;
 mod grpc;
 mod hostile;
