@@ -15,7 +15,9 @@
 use crate::config::{Config, Role};
 use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
+use crate::own::Own;
 use crate::pool::Pool;
+use crate::prewarm;
 use crate::responder::{Datagrams, Responder};
 use crate::sockets::{Ears, Legacy, Register, Sockets};
 use crate::stale::Stale;
@@ -25,7 +27,7 @@ use core::cell::Cell;
 use core::convert::Infallible;
 use core::num::NonZeroUsize;
 use futures_util::future::try_join_all;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use std::collections::BTreeSet;
 use std::io;
@@ -173,6 +175,9 @@ impl Proxy {
         for signal in seen.reader.iter().flat_map(linux::all) {
             builder = builder.signal(signal);
         }
+        for signal in config.signals {
+            builder = builder.signal(Own::start(signal)?);
+        }
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
         let page = page(config.admin, &life, Admin::new(&task), &mut sockets)?;
@@ -190,6 +195,13 @@ impl Proxy {
             limits: config.limits,
             tls: tls.map(Tls::from),
         };
+        if let Some(prewarm) = config.prewarm {
+            let host = HeaderValue::from_str(&config.upstream.to_string());
+            let host = host.unwrap_or_else(|_| HeaderValue::from_static("localhost"));
+            let (upstream, pool, secure) = (config.upstream.clone(), config.pool, secure.clone());
+            let pool = move || Pool::new(upstream, pool, secure);
+            config.voice.say(&prewarm::warm(prewarm, pool, host)?);
+        }
         let stale = config.stale.map(Stale::new);
         let doors = listeners.into_iter().map(|listener| {
             let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());

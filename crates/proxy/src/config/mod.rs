@@ -13,7 +13,9 @@
 //! docs/proxy.md has every key with its unit, default and effect.
 
 mod outbound;
+mod prewarm;
 mod role;
+mod signals;
 mod stale;
 mod text;
 mod tls;
@@ -22,7 +24,9 @@ pub use role::Role;
 pub use text::{Span, Switch};
 
 use crate::outbound::Voice;
+use crate::own::SignalConfig;
 use crate::pool::{PoolConfig, Protocol, Upstream};
+use crate::prewarm::PrewarmConfig;
 use crate::stale::StaleConfig;
 use crate::tls::{Target, UpstreamTls};
 use crate::watch::Watch;
@@ -81,6 +85,10 @@ pub struct Config {
     pub stale: Option<StaleConfig>,
     /// Where questions for health by datagram are answered, if anywhere.
     pub health_udp: Option<SocketAddr>,
+    /// Signals of the user's own.
+    pub signals: Vec<SignalConfig>,
+    /// What is asked of the program before the first caller is taken, if anything.
+    pub prewarm: Option<PrewarmConfig>,
     /// How it ends.
     pub life: LifeConfig,
     /// The most that a caller may claim whom nobody knows by a certificate.
@@ -122,6 +130,8 @@ impl Config {
             alone_max: 1_000,
             stale: None,
             health_udp: None,
+            signals: Vec::new(),
+            prewarm: None,
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
             customers: Vec::new(),
@@ -159,6 +169,7 @@ impl Config {
             ("drain", self.life != other.life),
             ("stale", self.stale != other.stale),
             ("health_udp", self.health_udp != other.health_udp),
+            ("signals", self.signals != other.signals),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
@@ -234,6 +245,9 @@ struct Raw {
     drain: Drain,
     stale: Option<stale::Stale>,
     health_udp: Option<Place<text::Admin>>,
+    #[serde(default)]
+    signals: BTreeMap<String, signals::Raw>,
+    prewarm: Option<prewarm::Prewarm>,
     #[serde(default)]
     customers: tls::Customers,
     #[serde(default)]
@@ -347,6 +361,8 @@ impl Raw {
         self.drain.apply(&mut config.life);
         config.stale = self.stale.map(StaleConfig::from);
         config.health_udp = self.health_udp.and_then(|at| at.0.0);
+        config.signals = signals::resolve(self.signals)?;
+        config.prewarm = self.prewarm.map(prewarm::Prewarm::resolve).transpose()?;
         let shown = config.tls.as_ref().is_some_and(|tls| tls.clients != Clients::Ignored);
         (config.customers, config.identities) =
             tls::customers(self.customers, &self.delegators, shown, config.identities)?;

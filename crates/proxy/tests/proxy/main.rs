@@ -12,6 +12,7 @@ mod life;
 mod outbound;
 mod outbound_discovery;
 mod outbound_grpc;
+mod own;
 mod secure;
 mod shed;
 mod stale;
