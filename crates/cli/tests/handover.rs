@@ -306,7 +306,7 @@ fn nothing_admitted_is_lost_by_reloads_successors_and_the_end() {
     let answered = crowd.answered.load(Relaxed);
     assert_eq!((handed, answered), (seen.len() as u64, seen.len() as u64));
     eprintln!(
-        "{answered} requests answered, {} refused, {rounds} rounds, {} met a closed door at the end",
+        "{answered} requests answered, {} refused, {rounds} rounds, {} met a closed door at last",
         crowd.refused.load(Relaxed),
         lost.len(),
     );

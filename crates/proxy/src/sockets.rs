@@ -1,10 +1,10 @@
 //! Where a proxy listens, and who listens there after it.
 //!
 //! Each worker has a socket of its own at one address, and the kernel deals connections out to them
-//! (`SO_REUSEPORT`). That makes a restart dangerous: a connection belongs to the socket it was dealt
-//! to before anybody has taken it, and is reset when that is closed, also where ten others listen
-//! at the address. So a successor is not to open its own sockets beside ours. It is given *the very
-//! same*, by reference, and whoever waits in their queues is taken by one of us.
+//! (`SO_REUSEPORT`). That makes a restart dangerous: a connection belongs to the socket it was
+//! dealt to before anybody has taken it, and is reset when that is closed, also where ten others
+//! listen at the address. So a successor is not to open its own sockets beside ours. It is given
+//! *the very same*, by reference, and whoever waits in their queues is taken by one of us.
 //!
 //! ```text
 //! Sockets::listen --> Ears (one a worker) --> accept
