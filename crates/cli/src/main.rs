@@ -123,7 +123,7 @@ fn main() -> ExitCode {
         Command::Explain(options) => explain::run(&options),
         Command::Quota(options) => quota::run(&options),
         Command::Check(options) => check::run(&options),
-        Command::Schema(options) => schema::run(&options),
+        Command::Schema(options) => Ok(schema::run(&options)),
         Command::EnvoyConfig(options) => envoy_config::run(&options),
         Command::Dashboards(options) => dashboards::run(&options).map(Ending::from),
     };

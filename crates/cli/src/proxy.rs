@@ -1,5 +1,6 @@
 //! `tidegate proxy`: the same protection for services in any language.
 
+mod notify;
 mod reign;
 
 use crate::{Ending, Failure};
@@ -173,11 +174,11 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     let (predecessor, legacy) = asked.map_err(|error| not_handed(&error))?.flatten().unzip();
     let proxy = Proxy::succeed(role.clone(), legacy.unwrap_or_default());
     let proxy = proxy.map_err(|error| failure(&error))?;
-    let hangups = {
+    let signals = {
         // Before anybody is told that it is there: a signal that nobody waits for would end it.
         let _entered = runtime.enter();
         end_on_signals(&proxy);
-        signal(SignalKind::hangup()).ok()
+        Signals::new()
     };
     announce(&proxy, &role);
     let mut reign = Reign::new(proxy);
@@ -187,7 +188,8 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
         if let (None, Some(path)) = (&declined, &options.handover) {
             wait_for_heirs(&reign, path);
         }
-        watch_over(&mut reign, options, hangups).await;
+        notify::serving();
+        watch_over(&mut reign, options, signals).await;
         reign.over().await;
         declined.map_or(Ok(()), |error| Err(not_handed(&error)))
     })?;
@@ -225,21 +227,19 @@ fn wait_for_heirs(reign: &Reign, path: &Path) {
 }
 
 /// Until it is to end: says what is refused, and reads the file again when it is another.
-async fn watch_over(reign: &mut Reign, options: &Options, mut hangups: Option<Signal>) {
+async fn watch_over(reign: &mut Reign, options: &Options, mut signals: Signals) {
     let mut text = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
     let mut last = counts(reign.proxy());
     let mut say_due = Instant::now() + SAY_EVERY;
     let mut leaving = Box::pin(reign.proxy().life().reached(Phase::LameDuck));
     loop {
-        let hangup = async {
-            match &mut hangups {
-                Some(hangups) => hangups.recv().await,
-                None => core::future::pending().await,
-            }
-        };
         let asked = tokio::select! {
             _ = &mut leaving => break,
-            _ = hangup => true,
+            () = next(&mut signals.successor) => {
+                start_successor(options);
+                false
+            }
+            () = next(&mut signals.reload) => true,
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
         let now = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
@@ -261,6 +261,47 @@ async fn watch_over(reign: &mut Reign, options: &Options, mut hangups: Option<Si
         }
     }
     say("leaving: no new connections soon, what is in flight is finished");
+    if !reign.proxy().life().is_replaced() {
+        notify::stopping();
+    }
+}
+
+/// What it may be told while it runs.
+struct Signals {
+    reload: Option<Signal>,
+    successor: Option<Signal>,
+}
+
+impl Signals {
+    fn new() -> Self {
+        let of = |kind| signal(kind).ok();
+        Self { reload: of(SignalKind::hangup()), successor: of(SignalKind::user_defined2()) }
+    }
+}
+
+/// Returns when it is told; never if nobody can.
+async fn next(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => _ = signal.recv().await,
+        None => core::future::pending().await,
+    }
+}
+
+/// Runs the binary that is there now as we were run: it will ask us for our sockets.
+fn start_successor(options: &Options) {
+    if options.handover.is_none() {
+        return say("no successor: it could not take over without --handover");
+    }
+    let mut words = std::env::args_os();
+    let Some(program) = words.next() else { return };
+    match std::process::Command::new(program).args(words).spawn() {
+        Ok(mut child) => {
+            say(&format!("a successor starts: process {}", child.id()));
+            // If it cannot run, somebody has to take notice.
+            drop(std::thread::spawn(move || child.wait()));
+        }
+        Err(error) => say(&format!("no successor: {error}")),
+    }
 }
 
 fn end_on_signals(proxy: &Proxy) {

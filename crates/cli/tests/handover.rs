@@ -149,6 +149,10 @@ impl Proxy {
     fn start(config: &Path, socket: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.arg("proxy").arg("--config").arg(config).arg("--handover").arg(socket);
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         Self { child, lines }
@@ -302,7 +306,7 @@ fn nothing_admitted_is_lost_by_reloads_successors_and_the_end() {
     let answered = crowd.answered.load(Relaxed);
     assert_eq!((handed, answered), (seen.len() as u64, seen.len() as u64));
     eprintln!(
-        "{answered} requests answered, {} refused, {rounds} rounds, {} met a closed door at the end",
+        "{answered} requests answered, {} refused, {rounds} rounds, {} met a closed door at last",
         crowd.refused.load(Relaxed),
         lost.len(),
     );
@@ -350,4 +354,38 @@ fn strangers_and_the_dead_are_no_predecessors() {
     next.said("0 requests handed on");
     assert!(next.child.wait().unwrap().success());
     assert!(!files.socket().exists(), "what it has made it takes away");
+}
+
+#[test]
+fn a_service_manager_is_told_who_serves() {
+    let (upstream, _) = program();
+    let files = Files::new("notify", upstream);
+    files.write("");
+    let path = files.folder.join("notify.sock");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let hear = || {
+        let mut bytes = [0; 256];
+        let length = manager.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let main_pid = |said: &str| -> u32 {
+        assert!(said.starts_with("READY=1\nMAINPID="), "{said}");
+        said.lines().nth(1).unwrap().trim_start_matches("MAINPID=").parse().unwrap()
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.env("NOTIFY_SOCKET", &path).arg("proxy").arg("--config").arg(files.config());
+    command.arg("--handover").arg(files.socket()).stderr(Stdio::piped());
+    let mut proxy = Proxy::of(command);
+    assert_eq!(main_pid(&hear()), proxy.child.id());
+    proxy.signal(rustix::process::Signal::USR2);
+    let started = proxy.said("a successor starts: process ");
+    // It says so itself, and the first does not say that the service ends.
+    let successor = main_pid(&hear());
+    assert!(started.ends_with(&format!(" {successor}")), "{started}");
+    proxy.said("a successor has taken over");
+    let pid = rustix::process::Pid::from_raw(successor.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(hear().starts_with("STOPPING=1"));
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(proxy.child.wait().unwrap().success());
 }

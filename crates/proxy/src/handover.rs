@@ -1,8 +1,8 @@
 //! One process after the other, without a connection lost.
 //!
 //! A proxy that is replaced by another (a new version, a new configuration) may neither be missing
-//! in between, nor have connections in its queues that nobody takes. So the new one asks the old one
-//! for its sockets, over a socket in the file system that both were told of:
+//! in between, nor have connections in its queues that nobody takes. So the new one asks the old
+//! one for its sockets, over a socket in the file system that both were told of:
 //!
 //! ```text
 //! successor                             incumbent

@@ -17,7 +17,10 @@ use crate::config::{Config, Role};
 use crate::edge::{Edge, Make};
 use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
+use crate::own::Own;
 use crate::pool::Pool;
+use crate::prewarm;
+use crate::responder::{Datagrams, Responder};
 use crate::sockets::{Ears, Legacy, Register, Sockets};
 use crate::stale::Stale;
 use crate::tls::{self, Unusable};
@@ -26,7 +29,7 @@ use core::cell::Cell;
 use core::convert::Infallible;
 use core::num::NonZeroUsize;
 use futures_util::future::try_join_all;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use std::collections::BTreeSet;
 use std::io;
@@ -99,6 +102,7 @@ pub struct Proxy {
     /// As it was last told; nothing in the outbound role.
     pub(crate) config: Option<Box<Config>>,
     pub(crate) sockets: Sockets,
+    pub(crate) responder: Option<Responder>,
 }
 
 /// The one that serves, as far as a successor is concerned.
@@ -179,8 +183,17 @@ impl Proxy {
         for signal in seen.reader.iter().flat_map(linux::all) {
             builder = builder.signal(signal);
         }
+        for signal in config.signals {
+            builder = builder.signal(Own::start(signal)?);
+        }
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
+        let responder = config.health_udp.map(|address| {
+            let succeeds = sockets.succeeds();
+            Responder::start(address, succeeds, task.clone(), life.clone())
+                .map_err(|source| ProxyError::Listen { address, source })
+        });
+        let responder = responder.transpose()?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
         let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
         let page =
@@ -193,6 +206,13 @@ impl Proxy {
             tls: tls.map(Tls::from),
             edge: edge.clone(),
         };
+        if let Some(prewarm) = config.prewarm {
+            let host = HeaderValue::from_str(&config.upstream.to_string());
+            let host = host.unwrap_or_else(|_| HeaderValue::from_static("localhost"));
+            let (upstream, pool, secure) = (config.upstream.clone(), config.pool, secure.clone());
+            let pool = move || Pool::new(upstream, pool, secure);
+            config.voice.say(&prewarm::warm(prewarm, pool, host)?);
+        }
         let stale = config.stale.map(Stale::new);
         let doors = listeners.into_iter().map(|listener| {
             let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());
@@ -204,7 +224,8 @@ impl Proxy {
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];
         let watched = seen.words;
-        Ok(Self { task, life, services, watched, workers, page, config: kept, sockets })
+        let config = kept;
+        Ok(Self { task, life, services, watched, workers, page, config, sockets, responder })
     }
 
     /// What a successor has to know of it.
@@ -225,6 +246,11 @@ impl Proxy {
     /// Services by name, and where it listens for each.
     pub fn services(&self) -> &[(String, SocketAddr)] {
         &self.services
+    }
+
+    /// Where health is answered by datagram, and how often, if it is.
+    pub fn datagrams(&self) -> Option<(SocketAddr, &Datagrams)> {
+        self.responder.as_ref().map(|responder| (responder.address, &*responder.counts))
     }
 
     /// What is seen of the program, in words.

@@ -1,10 +1,10 @@
 //! Where a proxy listens, and who listens there after it.
 //!
 //! Each worker has a socket of its own at one address, and the kernel deals connections out to them
-//! (`SO_REUSEPORT`). That makes a restart dangerous: a connection belongs to the socket it was dealt
-//! to before anybody has taken it, and is reset when that is closed, also where ten others listen
-//! at the address. So a successor is not to open its own sockets beside ours. It is given *the very
-//! same*, by reference, and whoever waits in their queues is taken by one of us.
+//! (`SO_REUSEPORT`). That makes a restart dangerous: a connection belongs to the socket it was
+//! dealt to before anybody has taken it, and is reset when that is closed, also where ten others
+//! listen at the address. So a successor is not to open its own sockets beside ours. It is given
+//! *the very same*, by reference, and whoever waits in their queues is taken by one of us.
 //!
 //! ```text
 //! Sockets::listen --> Ears (one a worker) --> accept
@@ -60,6 +60,7 @@ impl Legacy {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     legacy: Legacy,
+    succeeds: bool,
     taken: BTreeSet<usize>,
     count: usize,
     register: Arc<Register>,
@@ -104,7 +105,12 @@ impl Register {
 
 impl Sockets {
     pub(crate) fn new(legacy: Legacy) -> Self {
-        Self { legacy, ..Self::default() }
+        Self { succeeds: !legacy.is_empty(), legacy, ..Self::default() }
+    }
+
+    /// Whether there is a predecessor.
+    pub(crate) const fn succeeds(&self) -> bool {
+        self.succeeds
     }
 
     /// Those of the predecessor that this one listens at.

@@ -51,6 +51,7 @@ pub mod edge;
 pub mod faults;
 pub mod grpc;
 pub mod headers;
+pub mod health;
 pub mod incoming;
 pub mod orca;
 pub mod outgoing;

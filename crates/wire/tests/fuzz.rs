@@ -20,6 +20,7 @@ use tidegate_core::decision::Advice;
 use tidegate_core::{Criticality, Outcome};
 use tidegate_wire::customer::{Identities, Peer, SpiffeId};
 use tidegate_wire::faults::{Fault, Faults};
+use tidegate_wire::health::{Answer, Question, SIZE};
 use tidegate_wire::incoming::Incoming;
 use tidegate_wire::orca::{self, Format, OrcaLoadReport};
 use tidegate_wire::priority::Urgency;
@@ -568,6 +569,28 @@ fn spiffe() {
         if let Some(name) = customer::parse_customer(input) {
             assert!((1..=customer::NAME_MAX).contains(&name.len()));
             assert!(name.bytes().all(|b| b.is_ascii_graphic()));
+        }
+    });
+}
+
+#[test]
+fn datagrams() {
+    fuzz!("datagrams", &["TGH1\x01\0\0\0", "TGH1\x02\x02\0\0", "TGH2", "\0\0\0\0"], |input| {
+        let mut whole = [0; SIZE];
+        for (to, from) in whole.iter_mut().zip(input) {
+            *to = *from;
+        }
+        for bytes in [input, &whole] {
+            if let Ok(question) = Question::decode(bytes) {
+                assert_eq!(question.encode(), *bytes, "there is one way to write a question");
+            }
+            if let Ok(answer) = Answer::decode(bytes) {
+                let again = Answer::decode(&answer.encode()).expect("what we write we read");
+                assert_eq!(again.nonce, answer.nonce);
+                assert!((again.rps - answer.rps).abs() < 1e-2, "{answer:?}");
+                let numbers = [answer.rps, answer.eps, answer.cpu_utilization];
+                assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0));
+            }
         }
     });
 }

@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Address,
     /// The same, or `off`.
     AddressOrOff,
+    /// A port, or `same`.
+    PortOrSame,
     /// Where a program is.
     Place,
     /// The same, and maybe a datacenter.
@@ -117,6 +119,10 @@ impl Kind {
             Self::AddressOrOff => {
                 json!({ "anyOf": [shared("address"), { "enum": ["off", false] }] })
             }
+            Self::PortOrSame => json!({ "anyOf": [
+                { "type": "integer", "minimum": 1, "maximum": 65_535 },
+                { "const": "same" },
+            ] }),
             Self::Place => shared("place"),
             Self::Endpoint => {
                 let places = format!(r"^\s*({ADDRESS}|{NAMED}|unix:/\S+)(\s+\S+)?\s*$");

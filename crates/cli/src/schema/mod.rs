@@ -4,18 +4,18 @@
 //! makes sense together (`upstream_tls` with an upstream that has TLS); `tidegate check` can, and
 //! explains itself.
 //!
-//! Keys stand in tables (`proxy`, `quota`), each with its kind and a sentence. Deriving a schema from the types
-//! that files are read into was rejected: most values are words of ours (`250ms`, `unix:/PATH`), of
-//! which a derived schema knows no more than that they are strings. That the tables have the keys
-//! that the parsers know and the documentation has, all of them and no others, is for tests to see
-//! to.
+//! Keys stand in tables (`proxy`, `quota`), each with its kind and a sentence. Deriving a schema
+//! from the types that files are read into was rejected: most values are words of ours (`250ms`,
+//! `unix:/PATH`), of which a derived schema knows no more than that they are strings. That the
+//! tables have the keys that the parsers know and the documentation has, all of them and no others,
+//! is for tests to see to.
 
 mod kinds;
 mod proxy;
 mod quota;
 mod tree;
 
-use crate::{Ending, Failure};
+use crate::Ending;
 use serde_json::{Value, json};
 
 /// What the user may choose.
@@ -34,14 +34,14 @@ enum File {
     Quota,
 }
 
-pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
+pub(crate) fn run(options: &Options) -> Ending {
     let schema = match options.file {
         File::Proxy => of_proxies(),
         File::Quota => quota::schema(),
     };
     // Values of ours, and no map has other keys than strings.
     let text = serde_json::to_string_pretty(&schema).unwrap_or_default();
-    Ok(Ending::from(format!("{text}\n")))
+    Ending::from(format!("{text}\n"))
 }
 
 /// One schema for all roles, by what `role` says.

@@ -2,7 +2,7 @@
 
 use super::kinds::Kind::{
     Address, AddressOrOff, Count, Cpus, Endpoint, File, Level, List, Named, Nested, Number, Path,
-    Place, Quota, Some, Span, Switch, Text, Watch, Word,
+    Place, PortOrSame, Quota, Some, Span, Switch, Text, Watch, Word,
 };
 use super::tree::Row;
 
@@ -46,6 +46,16 @@ const INBOUND: &[Row] = &[
     ("stale.memory", Some, "Bytes that all copies may take."),
     ("stale.copy_max", Some, "Bytes that the body of one may have."),
     ("stale.if_error", Span, "How stale a copy may be where its answer does not say."),
+    ("health_udp", AddressOrOff, "Where health is answered by datagram."),
+    ("signals.*.file", File, "A file with a number in it."),
+    ("signals.*.url", Text, "Where a number is answered with."),
+    ("signals.*.target!", Number, "What it should not exceed."),
+    ("signals.*.period", Span, "How often it is read."),
+    ("signals.*.stale_after", Span, "How long what was read is good."),
+    ("signals.*.when_stale", Word(&["ignore", "hold"]), "What counts after that."),
+    ("prewarm.paths!", List(&Path), "What is asked of the program before the first caller."),
+    ("prewarm.times", Some, "How often each."),
+    ("prewarm.limit", Span, "How long all of it may take."),
     ("everyone_else", Quota, "What all callers may use together, in CPUs."),
     ("customers.*.identities", List(&Text), "Whose certificates make them this customer."),
     ("customers.*.quota", Quota, "What it may use, in CPUs."),
@@ -102,6 +112,7 @@ const OUTBOUND: &[Row] = &[
     ("services[].lame_duck_wait", Span, "For which an endpoint that shuts down is left alone."),
     ("services[].health.path", Path, "Asks each endpoint whether it serves, over HTTP."),
     ("services[].health.grpc", Text, "Asks each endpoint whether it serves, over gRPC."),
+    ("services[].health.udp", PortOrSame, "Asks each endpoint by datagram."),
     ("services[].health.interval", Span, "Between questions."),
     ("services[].health.timeout", Span, "For an answer."),
     ("services[].health.fall", Some, "Bad answers in a row that take an endpoint out."),

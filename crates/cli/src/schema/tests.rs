@@ -26,8 +26,6 @@ fn validate(schema: &Value, root: &Value, value: &Value, at: &str) -> Result<(),
     let check = |schema: &Value| validate(schema, root, value, at);
     for (word, said) in words {
         match word.as_str() {
-            "$schema" | "$defs" | "title" | "description" | "examples" => {}
-            "additionalProperties" | "then" | "else" => {}
             "$ref" => {
                 let name = said.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
                 check(root["$defs"].get(name).unwrap())?;
@@ -49,9 +47,9 @@ fn validate(schema: &Value, root: &Value, value: &Value, at: &str) -> Result<(),
             "properties" => {
                 for (key, value) in value.as_object().into_iter().flatten() {
                     let within = format!("{at}.{key}");
-                    match said.get(key).or_else(|| words.get("additionalProperties")) {
-                        Some(schema) => validate(schema, root, value, &within)?,
-                        None => {}
+                    let schema = said.get(key).or_else(|| words.get("additionalProperties"));
+                    if let Some(schema) = schema {
+                        validate(schema, root, value, &within)?;
                     }
                 }
             }
@@ -71,7 +69,6 @@ fn validate(schema: &Value, root: &Value, value: &Value, at: &str) -> Result<(),
                 return Err(format!("{at}: {value} is none of {said}"));
             }
             "const" if said != value => return Err(format!("{at}: {value} is not {said}")),
-            "enum" | "const" => {}
             "pattern" => {
                 let pattern = regex::Regex::new(said.as_str().unwrap()).unwrap();
                 if value.as_str().is_some_and(|text| !pattern.is_match(text)) {
@@ -84,7 +81,6 @@ fn validate(schema: &Value, root: &Value, value: &Value, at: &str) -> Result<(),
             "maximum" if value.as_f64().is_some_and(|v| v > said.as_f64().unwrap()) => {
                 return Err(format!("{at}: {value} is more than {said}"));
             }
-            "minimum" | "maximum" => {}
             "anyOf" => {
                 let all: Vec<_> = said.as_array().unwrap().iter().map(check).collect();
                 if all.iter().all(Result::is_err) {
@@ -95,6 +91,18 @@ fn validate(schema: &Value, root: &Value, value: &Value, at: &str) -> Result<(),
                 let next = if check(said).is_ok() { "then" } else { "else" };
                 check(words.get(next).unwrap())?;
             }
+            "$schema"
+            | "$defs"
+            | "title"
+            | "description"
+            | "examples"
+            | "additionalProperties"
+            | "then"
+            | "else"
+            | "enum"
+            | "const"
+            | "minimum"
+            | "maximum" => {}
             other => panic!("a word {other}"),
         }
     }
@@ -235,10 +243,10 @@ fn the_reference_has_the_keys_of_the_schema_and_no_others() {
 fn objects(schema: &Value, before: &str, found: &mut Vec<(String, BTreeSet<String>)>) {
     let Some(properties) = schema["properties"].as_object() else { return };
     let by_name = schema["additionalProperties"].is_object();
-    if !by_name {
-        found.push((before.to_owned(), properties.keys().cloned().collect()));
-    } else {
+    if by_name {
         objects(&schema["additionalProperties"], &format!("{before}{{ x: "), found);
+    } else {
+        found.push((before.to_owned(), properties.keys().cloned().collect()));
     }
     for (key, value) in properties {
         objects(value, &format!("{before}{{ {key}: "), found);

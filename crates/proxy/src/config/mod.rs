@@ -15,7 +15,9 @@
 mod batch;
 mod edge;
 mod outbound;
+mod prewarm;
 mod role;
+mod signals;
 mod stale;
 mod text;
 mod tls;
@@ -25,7 +27,9 @@ pub use text::{Span, Switch};
 
 use crate::edge::EdgeConfig;
 use crate::outbound::Voice;
+use crate::own::SignalConfig;
 use crate::pool::{PoolConfig, Protocol, Upstream};
+use crate::prewarm::PrewarmConfig;
 use crate::stale::StaleConfig;
 use crate::tls::{Target, UpstreamTls};
 use crate::watch::Watch;
@@ -82,6 +86,12 @@ pub struct Config {
     pub alone_max: usize,
     /// How copies of answers are kept, if they are.
     pub stale: Option<StaleConfig>,
+    /// Where questions for health by datagram are answered, if anywhere.
+    pub health_udp: Option<SocketAddr>,
+    /// Signals of the user's own.
+    pub signals: Vec<SignalConfig>,
+    /// What is asked of the program before the first caller is taken, if anything.
+    pub prewarm: Option<PrewarmConfig>,
     /// How it ends.
     pub life: LifeConfig,
     /// The most that a caller may claim whom nobody knows by a certificate.
@@ -124,6 +134,9 @@ impl Config {
             // Each has a connection to the program: a tenth of the callers' that there may be.
             alone_max: 1_000,
             stale: None,
+            health_udp: None,
+            signals: Vec::new(),
+            prewarm: None,
             life: LifeConfig::default(),
             ceiling: Criticality::Critical,
             customers: Vec::new(),
@@ -162,6 +175,8 @@ impl Config {
             ("drain", self.life != other.life),
             ("edge", self.edge != other.edge),
             ("stale", self.stale != other.stale),
+            ("health_udp", self.health_udp != other.health_udp),
+            ("signals", self.signals != other.signals),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
@@ -236,6 +251,10 @@ struct Raw {
     #[serde(default)]
     drain: Drain,
     stale: Option<stale::Stale>,
+    health_udp: Option<Place<text::Admin>>,
+    #[serde(default)]
+    signals: BTreeMap<String, signals::Raw>,
+    prewarm: Option<prewarm::Prewarm>,
     #[serde(default)]
     customers: tls::Customers,
     #[serde(default)]
@@ -351,6 +370,9 @@ impl Raw {
         self.connections.apply(&mut config.connections, &mut config.limits);
         self.drain.apply(&mut config.life);
         config.stale = self.stale.map(StaleConfig::from);
+        config.health_udp = self.health_udp.and_then(|at| at.0.0);
+        config.signals = signals::resolve(self.signals)?;
+        config.prewarm = self.prewarm.map(prewarm::Prewarm::resolve).transpose()?;
         let shown = config.tls.as_ref().is_some_and(|tls| tls.clients != Clients::Ignored);
         (config.customers, config.identities) =
             tls::customers(self.customers, &self.delegators, shown, config.identities)?;

@@ -137,6 +137,7 @@ struct Datacenter {
 struct Health {
     path: Option<Place<Path>>,
     grpc: Option<String>,
+    udp: Option<Place<Datagrams>>,
     interval: Option<Span>,
     timeout: Option<Span>,
     fall: Option<NonZeroU32>,
@@ -204,6 +205,22 @@ impl FromStr for Named {
         match text.parse() {
             Ok(Upstream::Name(name)) if name == text => Ok(Self(name)),
             _ => Err(format!("`{text}` is no name; right: NAME:PORT, such as inventory:8080")),
+        }
+    }
+}
+
+/// The port of the endpoint, or another.
+#[derive(Debug, Clone)]
+struct Datagrams(Option<u16>);
+
+impl FromStr for Datagrams {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "same" => Ok(Self(None)),
+            Ok(port) if port > 0 => Ok(Self(Some(port))),
+            _ => Err(format!("`{text}` is no port; right: a number, or same")),
         }
     }
 }
@@ -387,12 +404,13 @@ impl SubsetOf {
 
 impl Health {
     fn resolve(self, of: &str) -> Result<HealthConfig, Wrong> {
-        let check = match (self.path, self.grpc) {
-            (Some(path), None) => Check::Http(path.0.0),
-            (None, Some(service)) => Check::Grpc(service),
+        let check = match (self.path, self.grpc, self.udp) {
+            (Some(path), None, None) => Check::Http(path.0.0),
+            (None, Some(service), None) => Check::Grpc(service),
+            (None, None, Some(port)) => Check::Udp(port.0.0),
             _ => {
-                let what = format!("health {of} has neither path nor grpc, or both");
-                return wrong(what, "path: /readyz, or grpc: SERVICE");
+                let what = format!("health {of} has neither path nor grpc nor udp, or several");
+                return wrong(what, "path: /readyz, or grpc: SERVICE, or udp: same");
             }
         };
         let mut config = HealthConfig::new(check);

@@ -395,7 +395,7 @@ fn what_is_wrong_with_a_service_is_refused_with_what_would_be_right() {
         ("dns: 'a:1', retries: { budget_percent: 101 }", "`101`", "0 to 100"),
         ("dns: 'a:1', retries: { attempts: 0 }", "", ""),
         ("dns: 'a:1', timeouts: { answer: 0s }", "timeouts.answer", "more than zero"),
-        ("dns: 'a:1', health: {}", "neither path nor grpc", "path: /readyz"),
+        ("dns: 'a:1', health: {}", "neither path nor grpc nor udp", "path: /readyz"),
         ("dns: 'a:1', health: { path: x }", "`x` is no path", "/readyz"),
         ("dns: 'a:1', health: { path: /x, interval: 0s }", "health.interval", "more than zero"),
         ("dns: 'a:1', upstream: 'a:1'", "upstream", ""),

@@ -9,6 +9,7 @@
 //! of that. Checks begin with the first call, and each proxy makes its own: a thousand clients with
 //! an interval of 5 s ask each endpoint two hundred times a second. Subsets keep that down.
 
+use super::asking;
 use super::at::{At, Content, Sent};
 use super::config::Voice;
 use super::probe::Addressed;
@@ -36,6 +37,8 @@ pub enum Check {
     Http(PathAndQuery),
     /// `grpc.health.v1`, for the service of this name; empty for the whole server.
     Grpc(String),
+    /// A datagram, to the port that the endpoint serves at or to another.
+    Udp(Option<u16>),
 }
 
 /// How health is checked.
@@ -65,7 +68,7 @@ impl HealthConfig {
 
 /// What answers so far come to.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+pub(super) struct Standing {
     well: bool,
     /// Answers in a row that say otherwise.
     against: u32,
@@ -73,12 +76,12 @@ struct Standing {
 
 impl Standing {
     /// Nobody is taken out before they were asked.
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { well: true, against: 0 }
     }
 
     /// Takes in an answer; whether it serves, if that has changed.
-    fn on_answer(&mut self, good: bool, config: &HealthConfig) -> Option<bool> {
+    pub(super) fn on_answer(&mut self, good: bool, config: &HealthConfig) -> Option<bool> {
         if good == self.well {
             self.against = 0;
             return None;
@@ -90,6 +93,11 @@ impl Standing {
         }
         *self = Self { well: good, against: 0 };
         Some(good)
+    }
+
+    /// Whether it is well, and the last answer said so.
+    pub(super) const fn is_settled(self) -> bool {
+        self.well && self.against == 0
     }
 }
 
@@ -111,6 +119,9 @@ impl Reporter<At> for Checker {
         let mut addressed = Addressed::new(at, endpoint, http2);
         let (config, voice) = (self.config.clone(), self.voice.clone());
         let about = format!("{}: {endpoint}", self.about);
+        if let Check::Udp(port) = config.check {
+            return Box::pin(asking::watch(endpoint.clone(), port, config, about, voice, reports));
+        }
         Box::pin(async move {
             let mut standing = Standing::new();
             loop {
@@ -137,7 +148,7 @@ async fn ask(addressed: &mut Addressed, check: &Check) -> bool {
         return false;
     }
     match check {
-        Check::Http(_) => head.status.is_success(),
+        Check::Http(_) | Check::Udp(_) => head.status.is_success(),
         Check::Grpc(_) => {
             let none = HeaderMap::new();
             let trailers = body.trailers().unwrap_or(&none);
@@ -155,6 +166,8 @@ fn question(check: &Check) -> Request<Sent> {
             *request.uri_mut() = Uri::from(path.clone());
             request
         }
+        // Those are asked otherwise.
+        Check::Udp(_) => Request::new(Sent::default()),
         Check::Grpc(service) => {
             let mut request = Request::new(Replay::new(Content::Ours(Some(message(service)))));
             *request.method_mut() = Method::POST;

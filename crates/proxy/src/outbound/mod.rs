@@ -21,6 +21,7 @@
 //! docs/proxy-outbound.md has every key with its unit, default and effect.
 
 mod answer;
+mod asking;
 mod at;
 mod call;
 mod config;
@@ -111,7 +112,17 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
     };
     let workers = run::spawn_workers(&setting, doors.into_iter())?;
     let watched = "nobody: what it calls is elsewhere".to_owned();
-    Ok(Proxy { task, life, services, watched, workers, page, config: None, sockets })
+    Ok(Proxy {
+        task,
+        life,
+        services,
+        watched,
+        workers,
+        page,
+        config: None,
+        sockets,
+        responder: None,
+    })
 }
 
 fn layer(service: &ServiceConfig) -> Layer {

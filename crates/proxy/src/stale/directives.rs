@@ -11,6 +11,7 @@ const SECONDS_MAX: u64 = 1 << 31;
 
 /// What is said, in seconds where it is a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are as many words of the header")]
 pub(super) struct Directives {
     pub(super) no_store: bool,
     pub(super) no_cache: bool,

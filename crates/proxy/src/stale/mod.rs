@@ -372,3 +372,6 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Recorded<B> {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests;

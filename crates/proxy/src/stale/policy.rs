@@ -13,9 +13,9 @@
 //! proxy; and never where the answer forbids it (`must-revalidate`, `proxy-revalidate`, `s-maxage`,
 //! which has the same meaning: RFC 9111, 4.2.4 and 5.2.2.10). Lifetimes are not guessed.
 //!
-//! We are stricter than we would have to be in a few things, as a copy that is not kept is only
-//! one that cannot help: only whole answers to GET with status 200 are kept; none that sets cookies,
-//! or is about some fields only private or uncached.
+//! We are stricter than we would have to be in a few things, as a copy that is not kept is only one
+//! that cannot help: only whole answers to GET with status 200 are kept; none that sets cookies, or
+//! is about some fields only private or uncached.
 
 use super::directives::{Directives, seconds};
 use http::header::{

@@ -283,7 +283,9 @@ mod tests {
         /// Whatever is kept, looked for and forgotten, memory is bounded and the books are right.
         #[test]
         fn memory_is_bounded(
-            operations in proptest::collection::vec((0_u8..4, 0_u8..6, 0_u8..20, 0_usize..4_000), 0..200),
+            operations in proptest::collection::vec(
+                (0_u8..4, 0_u8..6, 0_u8..20, 0_usize..4_000), 0..200,
+            ),
         ) {
             let mut store = Store::new(10_000);
             for (operation, target, choice, length) in operations {

@@ -5,6 +5,7 @@
 mod authority;
 mod batch;
 mod connections;
+mod datagrams;
 mod edge;
 mod floods;
 mod forward;
@@ -14,6 +15,7 @@ mod life;
 mod outbound;
 mod outbound_discovery;
 mod outbound_grpc;
+mod own;
 mod secure;
 mod shed;
 mod stale;

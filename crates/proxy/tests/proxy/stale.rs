@@ -131,8 +131,8 @@ async fn what_is_refused_for_overload_gets_a_copy_and_what_is_for_other_reasons_
         // The controller sets it anew every ten milliseconds.
         proxy.get().task().gate().set_levels(Levels::from_shares([0.0, 1.0, 1.0, 1.0]));
         let answer = ask(&proxy, sheddable(Method::GET)).await;
-        if answer.1.is_some() {
-            assert_eq!(answer.1.unwrap(), "overloaded");
+        if let Some(why) = answer.1 {
+            assert_eq!(why, "overloaded");
             break;
         }
     }

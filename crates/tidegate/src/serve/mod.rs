@@ -31,8 +31,8 @@
 //!
 //! As soon as the task is a lame duck, HTTP/2 connections get a GOAWAY, one after the other within
 //! [`Serve::goodbye_spread`], and HTTP/1 connections close after their next answer. Those that are
-//! idle stay until the drain delay is over, as a request may be on its way. Who connects meanwhile is
-//! served. Then nobody is, and what is in flight has until the limit of draining.
+//! idle stay until the drain delay is over, as a request may be on its way. Who connects meanwhile
+//! is served. Then nobody is, and what is in flight has until the limit of draining.
 //!
 //! A connection that was upgraded (a WebSocket) is no longer HTTP, and neither counted nor waited
 //! for: whoever holds it should watch [`Life`].

@@ -1,0 +1,57 @@
+use super::*;
+use http_body_util::{BodyExt as _, Full};
+
+fn request(fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
+    let mut request = Request::builder().uri("/a").header("host", "X");
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(Full::default()).unwrap()
+}
+
+/// Lets an answer pass, to its end.
+async fn pass(stale: &Arc<Stale>, control: &str, body: &'static str) {
+    let question = stale.question(&request(&[])).unwrap();
+    let answer = Response::builder().header("cache-control", control).body(Full::from(body));
+    let passed = question.settle(answer.unwrap(), Full::from);
+    assert_eq!(passed.into_body().collect().await.unwrap().to_bytes(), body);
+}
+
+#[tokio::test]
+async fn while_one_asks_anew_the_others_are_spared() {
+    let stale = Stale::new(StaleConfig::default());
+    let question = stale.question(&request(&[])).unwrap();
+    assert!(question.spared().is_none(), "there is no copy");
+    pass(&stale, "max-age=0, stale-while-revalidate=60", "one").await;
+    let (copy, anew) = question.spared().unwrap();
+    assert_eq!(
+        (copy.body(), &copy.headers()["x-tidegate-degraded"]),
+        (&Bytes::from("one"), &HeaderValue::from_static("overloaded"))
+    );
+    let (copy, second) = question.spared().unwrap();
+    assert!(anew.is_some() && second.is_none());
+    assert_eq!(copy.body(), "one");
+    pass(&stale, "max-age=60", "two").await;
+    drop(anew);
+    // It is fresh: nobody has to ask.
+    let (copy, anew) = question.spared().unwrap();
+    assert!(anew.is_none());
+    assert_eq!(copy.body(), "two");
+    // One that is only for errors is not for those who could be served.
+    pass(&stale, "max-age=0, stale-if-error=60", "three").await;
+    assert!(question.spared().is_none());
+}
+
+#[tokio::test]
+async fn what_a_question_names_is_one_target_however_it_is_written() {
+    let of = |uri: &str, host: Option<&str>| {
+        let mut headers = HeaderMap::new();
+        headers.extend(host.map(|host| (HOST, HeaderValue::from_str(host).unwrap())));
+        target(&uri.parse().unwrap(), &headers)
+    };
+    let same = Some("shop:80/a?b".to_owned());
+    assert_eq!(of("/a?b", Some("Shop:80")), same);
+    assert_eq!(of("http://shop:80/a?b", None), same);
+    assert_eq!(of("/a?b", None), None, "nobody knows whose it is");
+    assert_ne!(of("/a?c", Some("shop:80")), same);
+}
