@@ -33,7 +33,7 @@ pub(crate) struct Servers {
 
 /// Asks a server how it stands, if it answers.
 fn ask(runtime: &tokio::runtime::Runtime, url: &str) -> Option<StatusResponse> {
-    runtime.block_on(tidegate_quota::status(url, "")).ok()
+    runtime.block_on(tidegate_quota::status(url, "", None)).ok()
 }
 
 fn watch(server: usize, url: String, told: Arc<Mutex<Vec<Told>>>, ended: Arc<AtomicBool>) {

@@ -26,6 +26,10 @@ const CPU_TAU: Duration = Duration::from_millis(100);
 /// Who stands in front of a task. tidegate is asked directly, as in ordinary worlds there is nobody
 /// else; only a contender is asked through a pointer.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most tasks have it, and a box is a line more to wait for"
+)]
 pub(crate) enum Guard {
     Nobody,
     Tidegate(Protection),
