@@ -4,3 +4,4 @@ mod faults;
 mod lies;
 mod shares;
 mod world;
+mod zones;

@@ -19,6 +19,7 @@
 
 mod doorman;
 mod fault;
+mod parent;
 mod raw;
 mod resolve;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod who;
 
 pub use crate::access::{DoormanAccess, ServiceAccess};
 pub use fault::Refused;
+pub use parent::Parent;
 pub use who::Exposed;
 
 use crate::access;
@@ -67,6 +69,8 @@ pub struct Config {
     pub trust_network: bool,
     /// Who may see how everything stands.
     pub operators: Vec<IdentityPattern>,
+    /// The global server, if this one is a zone's.
+    pub parent: Option<Parent>,
     /// Who may ask for Doorman's resources.
     pub doorman_access: Option<DoormanAccess>,
 }

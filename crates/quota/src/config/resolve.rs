@@ -39,6 +39,7 @@ pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
         .map_err(|exposed| Fault::new(listen_at, exposed.to_string(), Exposed::REMEDY))?;
     let reader = Reader { identified };
     let operators = reader.list(quota.operators)?;
+    let parent = quota.parent.map(super::parent::resolve).transpose()?;
     let doorman = quota.doorman.map(|raw| super::doorman::resolve(raw, &reader)).transpose()?;
     let (doorman, doorman_access) = doorman.unzip();
     let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
@@ -60,6 +61,7 @@ pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
         tls,
         trust_network,
         operators,
+        parent,
         doorman_access,
     })
 }

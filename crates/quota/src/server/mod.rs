@@ -21,7 +21,9 @@ mod reload;
 pub use reload::{Reload, ReloadError, follow};
 
 use crate::access::Access;
-use crate::config::{Config, Service};
+use crate::client::Client;
+use crate::client::zone::Zone;
+use crate::config::{Config, Parent, Service};
 use crate::doorman::{self, grpc::Master};
 use crate::election::{Election, ElectionError};
 use crate::envoy::desk::Desk;
@@ -54,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) access: Arc<ArcSwap<Access>>,
     /// Those that have been asked about, by service.
     desks: Mutex<BTreeMap<String, Desk>>,
+    /// To the server above, by service, if this one is a zone's.
+    uplinks: Mutex<BTreeMap<String, Uplink>>,
     /// What is run; held by whoever reloads.
     running: tokio::sync::Mutex<Running>,
     /// What is wrong with the file that is there now.
@@ -64,6 +68,7 @@ pub(crate) struct Inner {
 struct Running {
     services: BTreeMap<String, Service>,
     tls: Option<ServerOptions>,
+    parent: Option<Parent>,
     election: Election,
 }
 
@@ -79,6 +84,15 @@ pub enum StartError {
         /// Why.
         #[source]
         source: FleetConfigError,
+    },
+    /// The server above a zone's cannot be spoken to.
+    #[error("the server above cannot be asked for service `{service}`")]
+    Parent {
+        /// Which.
+        service: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// What it should remember cannot be written.
     #[error(transparent)]
@@ -97,11 +111,16 @@ impl Server {
             owners.insert(name.clone(), own(name, service, &election, &clock)?);
         }
         election.lead(config.services.keys())?;
+        let mut uplinks = BTreeMap::new();
+        for (name, owner) in owners.iter().filter(|_| config.parent.is_some()) {
+            uplinks.insert(name.clone(), Uplink::start(config, name, owner, &clock)?);
+        }
         let book = doorman::book::Book::new(config.doorman.clone(), clock.now());
         let access = Arc::new(ArcSwap::from_pointee(Access::of(config)));
         let inner = Inner {
             epoch: election.epoch(),
             desks: Mutex::default(),
+            uplinks: Mutex::new(uplinks),
             doorman: Master::new(book, clock.clone(), &config.advertise, Arc::clone(&access)),
             access,
             clock,
@@ -109,6 +128,7 @@ impl Server {
             running: Running {
                 services: config.services.clone(),
                 tls: config.tls.clone(),
+                parent: config.parent.clone(),
                 election,
             }
             .into(),
@@ -139,6 +159,7 @@ impl Server {
     /// another server.
     pub async fn stop(&self) {
         self.inner.desks().clear();
+        self.inner.uplinks().clear();
         for owner in self.inner.owners.swap(Arc::default()).values() {
             owner.stop().await;
         }
@@ -147,6 +168,44 @@ impl Server {
     /// How things stand.
     pub async fn status(&self) -> wire::StatusResponse {
         self.inner.status(|_| true).await
+    }
+}
+
+/// One service of a zone at the server above. Takes leave when it is dropped.
+#[derive(Debug)]
+struct Uplink(Option<Client>);
+
+impl Uplink {
+    fn start(
+        config: &Config,
+        name: &str,
+        owner: &Owner,
+        clock: &Clock,
+    ) -> Result<Self, StartError> {
+        let Some(parent) = &config.parent else { return Ok(Self(None)) };
+        let wrong = |source: Box<dyn std::error::Error + Send + Sync>| StartError::Parent {
+            service: name.to_owned(),
+            source,
+        };
+        let zone = Zone::new(name, (*owner.service).clone(), clock.clone());
+        let zone = zone.map_err(|error| wrong(error.into()))?;
+        let mut client = Client::builder(&parent.servers).weight(parent.weight);
+        if let Some(name) = &parent.name {
+            client = client.name(name);
+        }
+        if let Some(tls) = &parent.tls {
+            client = client.tls(tls.clone());
+        }
+        let client = client.stand_for(zone, owner.clone());
+        client.map(|client| Self(Some(client))).map_err(|error| wrong(error.into()))
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        // It waits for its thread, which may wait for an owner on this one.
+        let client = self.0.take();
+        std::thread::spawn(move || drop(client));
     }
 }
 
@@ -188,6 +247,10 @@ impl Inner {
 
     fn desks(&self) -> MutexGuard<'_, BTreeMap<String, Desk>> {
         self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn uplinks(&self) -> MutexGuard<'_, BTreeMap<String, Uplink>> {
+        self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self) -> MutexGuard<'_, Option<String>> {
