@@ -62,6 +62,11 @@ impl Link {
         Ok(Self { tls: Some(client), strict: true })
     }
 
+    /// To look at addresses only: with certificates, or without.
+    pub(crate) const fn scheme(strict: bool) -> Self {
+        Self { tls: None, strict }
+    }
+
     /// Where to connect to. Without `scheme://` it is spoken to as everyone else.
     pub(crate) fn endpoint(&self, address: &str) -> Result<Endpoint, LinkError> {
         let whole = match address.contains("://") {
@@ -150,7 +155,7 @@ mod tests {
     #[test]
     fn whoever_has_certificates_speaks_by_tls_only() {
         let open = Link::default();
-        let strict = Link { tls: None, strict: true };
+        let strict = Link::scheme(true);
         for (address, clear, secure) in [
             ("http://quota:7300", Some("http://quota:7300/"), None),
             ("https://quota:7300", Some("https://quota:7300/"), Some("https://quota:7300/")),

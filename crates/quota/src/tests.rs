@@ -5,3 +5,4 @@ mod lies;
 mod partitions;
 mod shares;
 mod world;
+mod zones;

@@ -15,7 +15,7 @@ use tidegate::Task;
 use tidegate::task::QuotaSource;
 use tidegate_core::fleet::{FailStatic, Generation, Limits, Silence, Standing, TaskId};
 use tidegate_core::quota::{Usage, UsageMeter};
-use tidegate_core::{CostRate, CustomerId, Timestamp};
+use tidegate_core::{CostRate, Criticality, CustomerId, Timestamp};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage, TaskMessage};
 
 /// Reports of which the time is remembered until they are answered. An answer to one that is older
@@ -97,6 +97,20 @@ pub(crate) struct Member {
     welcomed: bool,
     /// There was no grant on this stream yet.
     untold: bool,
+    /// Grants that have arrived, of which those who enforce them may not know yet; nothing of a
+    /// task, which enforces them itself.
+    pending: Option<VecDeque<Pending>>,
+}
+
+/// A grant that is not acknowledged.
+#[derive(Debug)]
+struct Pending {
+    generation: Generation,
+    customer: String,
+    limits: Limits,
+    since: Timestamp,
+    /// After which round of whom it stands for they were told.
+    told: Option<u64>,
 }
 
 impl Member {
@@ -120,13 +134,21 @@ impl Member {
             answered: now,
             welcomed: false,
             untold: true,
+            pending: None,
         }
+    }
+
+    /// The same for whoever stands for others: grants are acknowledged by [`Member::settle`].
+    pub(crate) fn for_others(task: Task, name: String, weight: u32) -> Self {
+        Self { pending: Some(VecDeque::new()), ..Self::new(task, name, weight) }
     }
 
     /// The first message of a new stream.
     pub(crate) fn hello(&mut self) -> TaskMessage {
         (self.welcomed, self.untold, self.number) = (false, true, 0);
         self.sent.clear();
+        // They are told again.
+        self.pending.iter_mut().for_each(VecDeque::clear);
         TaskMessage {
             hello: Some(wire::Hello {
                 service: self.task.service().to_owned(),
@@ -207,7 +229,7 @@ impl Member {
         if !self.untold && self.held.values().any(lapsed) {
             return Ok(Next::Resume);
         }
-        let acked = self.acked.filter(|_| !message.grants.is_empty());
+        let acked = self.acked.filter(|_| self.pending.is_none() && !message.grants.is_empty());
         Ok(Next::Say(acked.map(|acked| TaskMessage {
             acked: Some(write_generation(acked)),
             ..TaskMessage::default()
@@ -349,8 +371,52 @@ impl Member {
             }
         }
         self.untold = false;
-        self.acked = self.acked.max(Some(generation));
+        match (&mut self.pending, name) {
+            (Some(pending), Some(name)) => pending.push_back(Pending {
+                generation,
+                customer: name.clone(),
+                limits: granted,
+                since: now,
+                told: None,
+            }),
+            _ => self.acked = self.acked.max(Some(generation)),
+        }
         Ok(())
+    }
+
+    /// Acknowledges grants, in their order, that are at least what `counted` says the most is that
+    /// may be used, as of the last of `rounds`, or that are older than `patience`. What was counted
+    /// before a grant was passed on says nothing of what was handed out in that same round. Returns
+    /// what to say, if anything.
+    pub(crate) fn settle(
+        &mut self,
+        counted: impl Fn(&str) -> Limits,
+        rounds: u64,
+        patience: Duration,
+    ) -> Option<TaskMessage> {
+        let now = self.task.clock().now();
+        let pending = self.pending.as_mut()?;
+        let before = self.acked;
+        for grant in pending.iter_mut() {
+            grant.told = grant.told.or(Some(rounds));
+        }
+        while let Some(next) = pending.front() {
+            let counted = counted(&next.customer);
+            let within = next.told.is_some_and(|told| rounds > told)
+                && Criticality::ALL.into_iter().all(|l| counted[l] <= next.limits[l]);
+            if !within && now.since(next.since) < patience {
+                break;
+            }
+            self.acked = self.acked.max(Some(next.generation));
+            pending.pop_front();
+        }
+        let acked = self.acked.filter(|acked| Some(*acked) != before && self.welcomed)?;
+        Some(TaskMessage { acked: Some(write_generation(acked)), ..TaskMessage::default() })
+    }
+
+    /// What is enforced of each customer of the server; everyone else has no name.
+    pub(crate) fn enforced(&self) -> impl Iterator<Item = (String, Limits)> {
+        self.held.iter().filter_map(|(name, held)| Some((name.clone(), held.enforced?)))
     }
 
     /// The customer is one of everyone else. Connections that still carry its number may use what

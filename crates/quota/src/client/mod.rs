@@ -28,6 +28,7 @@
 pub(crate) mod member;
 mod run;
 mod state;
+pub(crate) mod zone;
 
 pub use member::Nonsense;
 pub use state::{State, Trouble};
@@ -35,7 +36,9 @@ pub use state::{State, Trouble};
 pub(crate) use run::explain;
 
 use crate::link::{Link, LinkError, refusal};
-use run::Line;
+use crate::server::owner::Owner;
+use member::Member;
+use run::{Line, Post};
 use state::Shared;
 use std::io;
 use std::sync::Arc;
@@ -43,6 +46,7 @@ use std::thread::JoinHandle;
 use tidegate::Task;
 use tidegate_tls::ClientOptions;
 use tokio::sync::watch;
+use zone::Zone;
 
 /// Why a task cannot be attached.
 #[derive(Debug, thiserror::Error)]
@@ -102,12 +106,22 @@ impl Builder {
 
     /// Begins to report for `task`, and to set its limits.
     pub fn attach(self, task: &Task) -> Result<Client, AttachError> {
-        let name = self.name.unwrap_or_else(own_name);
-        for (what, name) in [("service", task.service()), ("task", &name)] {
-            if !crate::name::is_name(name) {
-                return Err(AttachError::Name { what, name: name.to_owned() });
-            }
-        }
+        let name = self.name.clone().unwrap_or_else(own_name);
+        check_name("service", task.service())?;
+        check_name("task", &name)?;
+        let member = Member::new(task.clone(), name, self.weight);
+        self.begin(member, None)
+    }
+
+    /// The same for a zone's server, whose tasks share what it is told.
+    pub(crate) fn stand_for(self, zone: Zone, owner: Owner) -> Result<Client, AttachError> {
+        let name = self.name.clone().unwrap_or_else(own_name);
+        check_name("task", &name)?;
+        let member = Member::for_others(zone.task().clone(), name, self.weight);
+        self.begin(member, Some(Post { zone, owner, told: None }))
+    }
+
+    fn begin(self, member: Member, post: Option<Post>) -> Result<Client, AttachError> {
         let shared = Arc::new(Shared::default());
         let told = Arc::clone(&shared);
         let link = Link::new(self.tls, move |news| {
@@ -119,10 +133,17 @@ impl Builder {
             return Err(AttachError::NoAddress);
         }
         let (stop, stopped) = watch::channel(false);
-        let line = Line::new(task.clone(), name, self.weight, link, endpoints, &shared);
+        let line = Line::new(member, link, endpoints, &shared, post);
         let thread = run::start(line, stopped).map_err(AttachError::Thread)?;
         Ok(Client { stop, shared, thread: Some(thread) })
     }
+}
+
+fn check_name(what: &'static str, name: &str) -> Result<(), AttachError> {
+    if crate::name::is_name(name) {
+        return Ok(());
+    }
+    Err(AttachError::Name { what, name: name.to_owned() })
 }
 
 /// The name of this process.

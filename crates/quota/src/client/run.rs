@@ -7,18 +7,20 @@
 
 use super::member::{Member, Next};
 use super::state::{Shared, Trouble};
+use super::zone::Zone;
+use crate::config::Service;
 use crate::link::{CONNECT_WITHIN, Link};
+use crate::server::owner::Owner;
 use core::time::Duration;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tidegate::Task;
 use tidegate_core::rng::{Rng, SeededRng};
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
 use tidegate_wire::proto::tidegate::quota::v1::{ServerMessage, TaskMessage};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
@@ -35,6 +37,9 @@ const PING_EVERY: Duration = Duration::from_secs(5);
 const MESSAGE_MAX: usize = 64 << 20;
 /// Reports that wait for the network. When there are more the stream leads nowhere.
 const BACKLOG: usize = 8;
+/// How often a zone looks whether its tasks have taken a cut in: as often as its book has rounds. A
+/// server takes sixteen messages in an interval.
+const SETTLE_EVERY: Duration = Duration::from_millis(250);
 /// How long a task that ends waits for its last words to be heard.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -49,6 +54,16 @@ pub(super) struct Line {
     leader: Option<Endpoint>,
     shared: Arc<Shared>,
     dice: SeededRng,
+    /// Where its limits go, if it stands for a zone.
+    post: Option<Post>,
+}
+
+/// A zone, and who owns its book.
+pub(crate) struct Post {
+    pub(crate) zone: Zone,
+    pub(crate) owner: Owner,
+    /// What the book was told.
+    pub(crate) told: Option<Service>,
 }
 
 /// Why a stream ended.
@@ -62,18 +77,16 @@ enum Ended {
 
 impl Line {
     pub(super) fn new(
-        task: Task,
-        name: String,
-        weight: u32,
+        member: Member,
         link: Link,
         endpoints: Vec<Endpoint>,
         shared: &Arc<Shared>,
+        post: Option<Post>,
     ) -> Self {
         let mut dice = SeededRng::new(RandomState::new().hash_one(0));
         let turn = dice.below(endpoints.len() as u64) as usize;
-        let member = Member::new(task, name, weight);
         let shared = Arc::clone(shared);
-        Self { member, link, endpoints, turn, leader: None, shared, dice }
+        Self { member, link, endpoints, turn, leader: None, shared, dice, post }
     }
 }
 
@@ -111,7 +124,7 @@ async fn run(mut line: Line, stopped: watch::Receiver<bool>) {
         loop {
             tokio::select! {
                 () = &mut until => break,
-                _ = ticks.tick() => line.idle(),
+                _ = ticks.tick() => line.idle().await,
                 () = stopping(stopped.clone()) => return,
             }
         }
@@ -120,9 +133,33 @@ async fn run(mut line: Line, stopped: watch::Receiver<bool>) {
 
 impl Line {
     /// There is nobody to report to: what is enforced fades.
-    fn idle(&mut self) {
+    async fn idle(&mut self) {
+        self.count().await;
         let _ = self.member.tick();
         self.say_standing();
+        let _ = self.settle().await;
+    }
+
+    /// Looks what a zone's tasks do.
+    async fn count(&mut self) {
+        if let Some(post) = &mut self.post
+            && let Some(status) = post.owner.status().await
+        {
+            post.zone.count(&status);
+        }
+    }
+
+    /// Tells a zone's book what it may hand out. Returns what has arrived there, if that is news.
+    async fn settle(&mut self) -> Option<TaskMessage> {
+        let post = self.post.as_mut()?;
+        if let Some(service) = post.zone.service(&self.member)
+            && post.told.as_ref() != Some(&service)
+        {
+            post.owner.reload(service.clone()).await;
+            post.told = Some(service);
+        }
+        let (status, rounds) = post.owner.stand().await?;
+        Zone::settle(&mut self.member, &status, rounds)
     }
 
     fn say_standing(&self) {
@@ -180,7 +217,7 @@ async fn open(
                 let opened = opened.map_err(|_| "no answer".to_owned())??;
                 return Ok((say, opened));
             }
-            _ = ticks.tick() => line.idle(),
+            _ = ticks.tick() => line.idle().await,
         }
     }
 }
@@ -202,6 +239,8 @@ async fn stream(
         Ok(opened) => opened,
         Err(what) => return Ended::Failed(what),
     };
+    let mut settling = interval(SETTLE_EVERY);
+    settling.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let next = tokio::select! {
             biased;
@@ -217,9 +256,17 @@ async fn stream(
                 }
             },
             _ = ticks.tick() => {
+                line.count().await;
                 let report = line.member.tick();
                 line.say_standing();
                 if report.is_some_and(|report| say.try_send(report).is_err()) {
+                    return Ended::Failed("the server does not read reports".to_owned());
+                }
+                continue;
+            }
+            _ = settling.tick(), if line.post.is_some() => {
+                let words = line.settle().await;
+                if words.is_some_and(|words| say.try_send(words).is_err()) {
                     return Ended::Failed("the server does not read reports".to_owned());
                 }
                 continue;

@@ -20,6 +20,7 @@
 mod doorman;
 mod election;
 mod fault;
+mod parent;
 mod raw;
 mod resolve;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod who;
 pub use crate::access::{DoormanAccess, ServiceAccess};
 pub use election::EtcdElection;
 pub use fault::Refused;
+pub use parent::Parent;
 pub use who::Exposed;
 
 use crate::access;
@@ -85,6 +87,8 @@ pub struct Config {
     pub trust_network: bool,
     /// Who may see how everything stands.
     pub operators: Vec<IdentityPattern>,
+    /// The global server, if this one is a zone's.
+    pub parent: Option<Parent>,
     /// Who may ask for Doorman's resources.
     pub doorman_access: Option<DoormanAccess>,
 }

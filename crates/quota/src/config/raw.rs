@@ -26,8 +26,26 @@ pub(super) struct Quota {
     pub(super) trust_network: Option<Spanned<bool>>,
     pub(super) operators: Option<Who>,
     pub(super) election: Option<Spanned<Election>>,
+    pub(super) parent: Option<Parent>,
     pub(super) services: Option<Spanned<Named<Service>>>,
     pub(super) doorman: Option<Doorman>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parent {
+    pub(super) servers: Spanned<Vec<Spanned<String>>>,
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) weight: Option<Spanned<u64>>,
+    pub(super) tls: Option<Spanned<ParentTls>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ParentTls {
+    pub(super) ca: Option<String>,
+    pub(super) cert: Option<String>,
+    pub(super) key: Option<String>,
 }
 
 /// Identities, as they are written.

@@ -46,6 +46,7 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
     let reader = Reader { identified };
     let told = quota.operators;
     let operators = own.map_or_else(|| reader.list(told), |own| Ok(own.operators.clone()))?;
+    let parent = quota.parent.map(super::parent::resolve).transpose()?;
     let doorman = quota.doorman.map(|raw| super::doorman::resolve(raw, &reader)).transpose()?;
     let (doorman, doorman_access) = doorman.unzip();
     let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
@@ -58,6 +59,10 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
     }
     let services = quota.services.map(|services| services.value).unwrap_or_default();
     let services = named(services, "service", |name, raw| service(name, raw, &reader))?;
+    if parent.is_some() && election.is_some() {
+        let what = "a zone has one server, and this is to be one of several";
+        return Err(Fault::new(at, what, "leave `parent` out, or `election`"));
+    }
     if let (Some(state), Some(_)) = (&quota.state, &election) {
         let what = "a server that is elected remembers in etcd";
         return Err(Fault::at(state, what, "leave `state` out, or `election`"));
@@ -82,6 +87,7 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
         tls,
         trust_network,
         operators,
+        parent,
         doorman_access,
     })
 }
@@ -108,6 +114,7 @@ pub(super) fn limits_only(file: raw::File, own: &Own) -> Result<Config, Fault> {
         ("trust_network", quota.trust_network.as_ref().map(|trust| trust.referenced)),
         ("operators", quota.operators.as_ref().map(|operators| operators.referenced)),
         ("tls", quota.tls.as_ref().map(|_| all)),
+        ("parent", quota.parent.as_ref().map(|_| all)),
     ];
     let others = others.into_iter().filter_map(|(key, at)| Some((key, at?)));
     if let Some((key, at)) = found.chain(others).next() {

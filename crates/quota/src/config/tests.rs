@@ -235,6 +235,30 @@ fn who_may_do_what_is_read() {
 }
 
 #[test]
+fn the_server_above_is_read_or_refused() {
+    let lines = |parent: &str| {
+        format!("quota:\n  parent: {parent}\n  services: {{ a: {{ default: 1 }} }}\n")
+    };
+    let whole = "{ servers: ['https://q:7300', q2:7300], name: z, weight: 9, \
+                 tls: { ca: ca.pem, cert: c.pem, key: k.pem } }";
+    let parent = parse(&lines(whole)).unwrap().parent.unwrap();
+    assert_eq!((parent.servers.len(), parent.name.as_deref(), parent.weight), (2, Some("z"), 9));
+    assert!(parent.tls.unwrap().identity.is_some());
+    for (parent, what) in [
+        ("{ servers: [] }", "no servers above"),
+        ("{ servers: ['a b'] }", "is no address"),
+        ("{ servers: ['http://q:1'], tls: {} }", "in the clear"),
+        ("{ servers: [q:1], name: a b }", "`a b` cannot be"),
+        ("{ servers: [q:1], weight: 0 }", "`0`"),
+        ("{ servers: [q:1], tls: { cert: c } }", "one of `cert` and `key`"),
+        ("{ name: z }", "servers"),
+    ] {
+        let refused = parse(&lines(parent)).unwrap_err();
+        assert!(refused.line == 2 && refused.what.contains(what), "{refused}");
+    }
+}
+
+#[test]
 fn nothing_is_open_by_an_omission() {
     let mut missed = Vec::new();
     let clear = "quota: { listen: '0.0.0.0:1', services: { a: { default: 1 } } }\n";
@@ -332,6 +356,7 @@ fn an_election_is_read_and_what_cannot_be_is_refused() {
             "nobody can be sent to 0.0.0.0:7300",
         ),
         ("advertise: quota-1:7300", "state: /x", "remembers in etcd"),
+        ("advertise: quota-1:7300", "parent: { servers: ['http://q:1'] }", "a zone has one server"),
         ("ttl: 5s", "tll: 5s", "tll"),
     ] {
         let refused = parse(&ELECTED.replace(from, to)).unwrap_err();

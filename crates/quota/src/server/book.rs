@@ -75,6 +75,7 @@ pub(crate) struct Book {
     learning: bool,
     history: History,
     history_due: Timestamp,
+    rounds: u64,
     changes: Vec<Change>,
 }
 
@@ -107,6 +108,7 @@ impl Book {
             learning: learns,
             history: History::default(),
             history_due: now + ahead + HISTORY_EVERY,
+            rounds: 0,
             changes: Vec::new(),
         })
     }
@@ -188,6 +190,7 @@ impl Book {
     /// One round; `wall` is the time in milliseconds since 1970.
     pub(crate) fn tick(&mut self, now: Timestamp, wall: u64) {
         let now = now + self.ahead;
+        self.rounds += 1;
         if self.customers.len() < self.service.customers.len() {
             self.enrol_late();
         }
@@ -285,6 +288,11 @@ impl Book {
         for stream in self.streams.values_mut() {
             stream.next.customers.extend(late.iter().cloned());
         }
+    }
+
+    /// How many rounds there were.
+    pub(crate) const fn rounds(&self) -> u64 {
+        self.rounds
     }
 
     /// How things stand.

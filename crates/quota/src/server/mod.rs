@@ -22,7 +22,9 @@ pub(crate) mod seat;
 pub use reload::{Reload, ReloadError, follow};
 
 use crate::access::Access;
-use crate::config::{Config, Own, Service};
+use crate::client::Client;
+use crate::client::zone::Zone;
+use crate::config::{Config, Own, Parent, Service};
 use crate::doorman::{self, grpc::Master};
 use crate::election::fence::Fence;
 use crate::election::{Election, ElectionError};
@@ -56,6 +58,8 @@ pub(crate) struct Inner {
     pub(crate) access: Arc<ArcSwap<Access>>,
     /// Those that have been asked about, by service.
     desks: Mutex<BTreeMap<String, Desk>>,
+    /// To the server above, by service, if this one is a zone's.
+    uplinks: Mutex<BTreeMap<String, Uplink>>,
     /// What is run; held by whoever reloads.
     running: tokio::sync::Mutex<Running>,
     /// What is wrong with the file that is there now.
@@ -69,6 +73,7 @@ struct Running {
     services: BTreeMap<String, Service>,
     /// What is of this server only, and does not change.
     own: Own,
+    parent: Option<Parent>,
     /// That which was won, and the fence of the reign.
     election: Option<(Election, Fence)>,
 }
@@ -85,6 +90,15 @@ pub enum StartError {
         /// Why.
         #[source]
         source: FleetConfigError,
+    },
+    /// The server above a zone's cannot be spoken to.
+    #[error("the server above cannot be asked for service `{service}`")]
+    Parent {
+        /// Which.
+        service: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// What it should remember cannot be written.
     #[error(transparent)]
@@ -108,6 +122,13 @@ impl Server {
         if let Ok(mut running) = server.inner.running.try_lock() {
             running.election = Some((election, fence));
         }
+        if config.parent.is_some() {
+            let owners = server.inner.owners.load_full();
+            for (name, owner) in owners.iter() {
+                let uplink = Uplink::start(config, name, owner, &server.inner.clock)?;
+                server.inner.uplinks().insert(name.clone(), uplink);
+            }
+        }
         Ok(server)
     }
 
@@ -124,7 +145,9 @@ impl Server {
             clock,
             seat,
             owners: ArcSwap::default(),
-            running: Running { services, own, election: None }.into(),
+            uplinks: Mutex::default(),
+            running: Running { services, own, parent: config.parent.clone(), election: None }
+                .into(),
             refused: Mutex::new(None),
             trouble: Mutex::new(None),
         };
@@ -189,6 +212,7 @@ impl Server {
     /// another server.
     pub async fn stop(&self) {
         self.inner.desks().clear();
+        self.inner.uplinks().clear();
         for owner in self.inner.owners.swap(Arc::default()).values() {
             owner.stop().await;
         }
@@ -209,6 +233,44 @@ fn own_all(
     let own =
         |(name, service)| Ok((String::clone(name), own(name, service, election, fence, clock)?));
     services.iter().map(own).collect()
+}
+
+/// One service of a zone at the server above. Takes leave when it is dropped.
+#[derive(Debug)]
+struct Uplink(Option<Client>);
+
+impl Uplink {
+    fn start(
+        config: &Config,
+        name: &str,
+        owner: &Owner,
+        clock: &Clock,
+    ) -> Result<Self, StartError> {
+        let Some(parent) = &config.parent else { return Ok(Self(None)) };
+        let wrong = |source: Box<dyn std::error::Error + Send + Sync>| StartError::Parent {
+            service: name.to_owned(),
+            source,
+        };
+        let zone = Zone::new(name, (*owner.service).clone(), clock.clone());
+        let zone = zone.map_err(|error| wrong(error.into()))?;
+        let mut client = Client::builder(&parent.servers).weight(parent.weight);
+        if let Some(name) = &parent.name {
+            client = client.name(name);
+        }
+        if let Some(tls) = &parent.tls {
+            client = client.tls(tls.clone());
+        }
+        let client = client.stand_for(zone, owner.clone());
+        client.map(|client| Self(Some(client))).map_err(|error| wrong(error.into()))
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        // It waits for its thread, which may wait for an owner on this one.
+        let client = self.0.take();
+        std::thread::spawn(move || drop(client));
+    }
 }
 
 fn own(
@@ -251,6 +313,10 @@ impl Inner {
 
     fn desks(&self) -> MutexGuard<'_, BTreeMap<String, Desk>> {
         self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn uplinks(&self) -> MutexGuard<'_, BTreeMap<String, Uplink>> {
+        self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self) -> MutexGuard<'_, Option<String>> {

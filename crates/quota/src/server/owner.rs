@@ -47,7 +47,7 @@ enum Order {
     Close(StreamId),
     Reload(Box<Service>),
     Stop,
-    Status(oneshot::Sender<wire::ServiceStatus>),
+    Status(oneshot::Sender<(wire::ServiceStatus, u64)>),
 }
 
 /// Writes to the owner of a book. When it is stopped, or the last of these is gone, the owner ends,
@@ -110,6 +110,11 @@ impl Owner {
     }
 
     pub(crate) async fn status(&self) -> Option<wire::ServiceStatus> {
+        self.stand().await.map(|(status, _)| status)
+    }
+
+    /// How things stand, and after how many rounds.
+    pub(crate) async fn stand(&self) -> Option<(wire::ServiceStatus, u64)> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(Order::Status(reply)).await.ok()?;
         answer.await.ok()
@@ -174,7 +179,7 @@ fn obey(name: &str, book: &mut Book, order: Order, reign: &Reign) {
         // Whoever reads orders has ended by then.
         Order::Stop => {}
         Order::Status(reply) => {
-            let _ = reply.send(book.status(name));
+            let _ = reply.send((book.status(name), book.rounds()));
         }
     }
 }

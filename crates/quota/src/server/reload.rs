@@ -5,7 +5,7 @@
 //! refused changes nothing, and neither does one that needs a restart; both are said once, and in
 //! [`Server::status`] for as long as the file is like that.
 
-use super::{Server, StartError, own};
+use super::{Server, StartError, Uplink, own};
 use crate::access::Access;
 use crate::config::{Config, Refused};
 use core::time::Duration;
@@ -31,6 +31,9 @@ pub enum ReloadError {
     /// The port is open, and is what it is.
     #[error("`tls` has other files, or is new or gone: restart the server, or set it back")]
     Tls,
+    /// It is another zone's, or none.
+    #[error("`parent` is another, or new or gone: restart the server, or set it back")]
+    Parent,
     /// A service that is new cannot be led.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -58,6 +61,9 @@ impl Server {
         if running.own.tls != config.tls {
             return Err(ReloadError::Tls);
         }
+        if running.parent != config.parent {
+            return Err(ReloadError::Parent);
+        }
         let before = inner.owners.load_full();
         for (name, service) in &config.services {
             if running.services.get(name).is_some_and(|before| !service.fits(before)) {
@@ -80,7 +86,19 @@ impl Server {
             match config.services.get(name) {
                 None => owner.stop().await,
                 Some(service) if running.services.get(name) == Some(service) => {}
+                // Its customers and limits come from above.
+                Some(_) if config.parent.is_some() => {}
                 Some(service) => owner.reload(service.clone()).await,
+            }
+        }
+        if config.parent.is_some() {
+            let mut uplinks = inner.uplinks();
+            uplinks.retain(|name, _| config.services.contains_key(name));
+            for (name, owner) in &owners {
+                if !uplinks.contains_key(name) {
+                    let uplink = Uplink::start(config, name, owner, &inner.clock)?;
+                    uplinks.insert(name.clone(), uplink);
+                }
             }
         }
         inner.desks().retain(|name, _| config.services.contains_key(name));

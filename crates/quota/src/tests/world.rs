@@ -16,9 +16,9 @@ use tonic::Status;
 
 /// A request costs a millisecond.
 const COST: Cost = Cost::from_millis(1);
-const STEP: Duration = Duration::from_millis(10);
-const STEPS_PER_REPORT: u64 = 100;
-const STEPS_PER_ROUND: u64 = 25;
+pub(super) const STEP: Duration = Duration::from_millis(10);
+pub(super) const STEPS_PER_REPORT: u64 = 100;
+pub(super) const STEPS_PER_ROUND: u64 = 25;
 
 type Inbox = mpsc::Receiver<Result<ServerMessage, Status>>;
 
@@ -53,7 +53,7 @@ pub(super) struct World {
     steps: u64,
     /// The server cannot be reached.
     pub(super) down: bool,
-    tally: BTreeMap<(&'static str, Criticality), Tally>,
+    pub(super) tally: BTreeMap<(&'static str, Criticality), Tally>,
 }
 
 pub(super) fn service(lines: &str) -> Service {
@@ -64,7 +64,11 @@ pub(super) fn service(lines: &str) -> Service {
 impl World {
     /// A leader that has nothing to learn, and so many tasks.
     pub(super) fn new(lines: &str, tasks: usize) -> Self {
-        let (clock, hand) = Clock::manual();
+        Self::on(Clock::manual(), lines, tasks)
+    }
+
+    /// The same by a clock that others may have.
+    pub(super) fn on((clock, hand): (Clock, Hand), lines: &str, tasks: usize) -> Self {
         let service = service(lines);
         let book = Book::new(service.clone(), 1, false, clock.now()).unwrap();
         let mut world = Self {
@@ -183,6 +187,11 @@ impl World {
 
     fn step(&mut self) {
         self.hand.advance(STEP);
+        self.act();
+    }
+
+    /// What happens at this moment.
+    pub(super) fn act(&mut self) {
         self.steps += 1;
         for peer in 0..self.peers.len() {
             self.serve(peer);

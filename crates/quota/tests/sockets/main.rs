@@ -9,3 +9,4 @@ mod nonsense;
 mod reloads;
 mod rig;
 mod secure;
+mod zones;
