@@ -73,6 +73,8 @@ const NEEDS: &[Need] = &[
     // The dashboard is looked at in it, and metrics are scraped by it.
     Need { probe: "chromium --version", packages: "chromium", from: &APT },
     Need { probe: "prometheus --version", packages: "prometheus", from: &APT },
+    // Quota servers elect one by it.
+    Need { probe: "etcd --version", packages: "etcd-server", from: &APT },
 ];
 
 /// Where the peers are that tests talk to, in the root of the repository.

@@ -7,6 +7,7 @@ use crate::{Ending, Failure};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use tidegate_proxy::ServiceConfig;
 use tidegate_proxy::config::Role;
 use tidegate_quota::Config;
 
@@ -53,9 +54,19 @@ fn check(name: &str, text: &str) -> Result<String, String> {
         _ if is_proxy(text) => match Role::parse(name, text) {
             Ok(Role::Inbound(config)) => {
                 let mode = if config.dark { "dark" } else { "refuses what is too much" };
-                Ok(format!("a proxy at {} for {}, {mode}", config.listen, config.upstream))
+                let edge = config.edge.as_ref().map_or("", |_| ", for strangers");
+                Ok(format!("a proxy at {} for {}, {mode}{edge}", config.listen, config.upstream))
             }
-            Ok(_) => Ok("a proxy for calls, in the outbound role".to_owned()),
+            Ok(Role::Batch(config)) => {
+                Ok(format!("a proxy for batch work{}", services(&config.services)))
+            }
+            Ok(Role::Outbound(config)) if config.edge.is_some() => {
+                Ok(format!("a proxy for strangers{}", services(&config.services)))
+            }
+            Ok(Role::Outbound(config)) => {
+                Ok(format!("a proxy for calls, in the outbound role{}", services(&config.services)))
+            }
+            Ok(_) => Ok("a proxy".to_owned()),
             Err(refused) => Err(refused.to_string()),
         },
         _ => Err(format!(
@@ -63,6 +74,12 @@ fn check(name: &str, text: &str) -> Result<String, String> {
              quota server, or `upstream:`, for a proxy"
         )),
     }
+}
+
+/// Where each of them is called.
+fn services(services: &[ServiceConfig]) -> String {
+    let each = services.iter().map(|service| format!("\n  {} at {}", service.name, service.listen));
+    each.collect()
 }
 
 /// Whether one of the keys at the top is a proxy's.
@@ -88,6 +105,20 @@ mod tests {
     fn files_of_proxies_are_told_by_their_keys() {
         let good = check("p.yaml", "listen: 127.0.0.1:9\nupstream: 127.0.0.1:8080\n").unwrap();
         assert_eq!(good, "a proxy at 127.0.0.1:9 for 127.0.0.1:8080, dark");
+        let service = "services: [{ name: shop, listen: '127.0.0.1:7', dns: 'shop:80' }]\n";
+        for (role, words) in [
+            ("outbound", "a proxy for calls, in the outbound role\n  shop at 127.0.0.1:7"),
+            ("edge", "a proxy for strangers\n  shop at 127.0.0.1:7"),
+            ("batch", "a proxy for batch work\n  shop at 127.0.0.1:7"),
+        ] {
+            let good = check("p.yaml", &format!("role: {role}\n{service}")).unwrap();
+            assert_eq!(good, words);
+        }
+        let edge = "upstream: 127.0.0.1:8080\nedge: { rules: [{ path: /a, ceiling: CRITICAL }] }\n";
+        let good = check("p.yaml", edge).unwrap();
+        assert_eq!(good, "a proxy at 127.0.0.1:8000 for 127.0.0.1:8080, dark, for strangers");
+        let bad = check("p.yaml", "role: edge\nedge:\n  rules:\n    - path: /a\n").unwrap_err();
+        assert!(bad.starts_with("p.yaml:4:") && bad.contains("right: criticality"), "{bad}");
         let bad = check("p.yaml", "upstream: 127.0.0.1:8080\nmod: dark\n").unwrap_err();
         assert!(bad.starts_with("p.yaml:2:"), "{bad}");
         assert!(check("p.yaml", "a: 1\n").unwrap_err().contains("`upstream:`"));

@@ -379,8 +379,13 @@ fn announce(proxy: &Proxy, role: &Role) {
         say(&format!("mode: {}", mode(config.dark)));
         say(&format!("watching {}", proxy.watched()));
     } else {
+        let (scheme, what) = match role {
+            Role::Batch(_) => ("http", "batch work for"),
+            Role::Outbound(config) if config.tls.is_some() => ("https", "calls to"),
+            _ => ("http", "calls to"),
+        };
         for (service, address) in proxy.services() {
-            say(&format!("listening at http://{address} for calls to {service}"));
+            say(&format!("listening at {scheme}://{address} for {what} {service}"));
         }
     }
     if let Some(page) = proxy.page() {

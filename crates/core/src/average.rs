@@ -50,8 +50,9 @@ const fn nanos_since(now: Timestamp, then: Timestamp) -> u64 {
 /// The middle factor comes from a table, and the series of `exp` up to the fifth power leaves less
 /// than 4 parts in 10^17, as `(ln 2 / 128)^6 / 6! < 4e-17`. This runs with every request that comes
 /// or goes and a dozen times a tick, so the terms are summed in pairs that do not wait for each
-/// other.
-#[inline]
+/// other; and it is not copied into each of these places, which would take more of the instruction
+/// cache than a call takes time.
+#[inline(never)]
 fn exp_neg(x: f64) -> f64 {
     // Below 2^-1022 lie the denormals; an average has long forgotten by then.
     if x > 708.0 {

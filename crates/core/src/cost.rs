@@ -75,13 +75,20 @@ pub struct MethodId(pub u32);
 /// Stands for "whoever" in the keys of the fallbacks.
 const ANY: u32 = u32::MAX;
 /// The key of the last fallback: whoever, whatever.
-const EVERYTHING: u64 = key(ANY, ANY);
+const EVERYTHING: Key = key(ANY, ANY);
 
 /// The estimates of all customers and methods.
 #[derive(Debug)]
 pub struct CostTable {
-    sets: Box<[Set]>,
+    slots: Slots,
     guess: Cost,
+}
+
+/// The table itself, for whoever holds it: lanes look into it without going through the
+/// [`CostTable`], which would be one more line of memory to wait for.
+#[derive(Debug, Clone)]
+struct Slots {
+    sets: Arc<[Set]>,
 }
 
 #[derive(Debug)]
@@ -98,9 +105,9 @@ struct Slot {
 impl Slot {
     /// What it knows of `key`, which is nothing if another key left the entry behind.
     #[inline]
-    fn read(&self, key: u64) -> Entry {
+    fn read(&self, key: Key) -> Entry {
         let entry = Entry::unpack(self.entry.load(Ordering::Relaxed));
-        if entry.tag == tag(key) { entry } else { Entry::nothing(key) }
+        if entry.tag == key.tag() { entry } else { Entry::nothing(key) }
     }
 }
 
@@ -119,8 +126,8 @@ impl Entry {
     /// 41 bits of nanoseconds are half an hour of CPU time.
     const NANOS_MAX: u64 = (1 << 41) - 1;
 
-    const fn nothing(key: u64) -> Self {
-        Self { nanos: 0, tag: tag(key), eager: 0, samples: 0, used: false }
+    const fn nothing(key: Key) -> Self {
+        Self { nanos: 0, tag: key.tag(), eager: 0, samples: 0, used: false }
     }
 
     const fn unpack(word: u64) -> Self {
@@ -174,17 +181,27 @@ impl Entry {
     }
 }
 
-/// A slot's key. Zero is a free slot, so the pair is inverted and the one pair that this turns into
-/// zero, whoever and whatever, has its lowest bit set: it shares a key with method `u32::MAX - 1`
-/// of whoever, which no service reaches.
-const fn key(customer: u32, method: u32) -> u64 {
-    let inverted = !((customer as u64) << 32 | method as u64);
-    if inverted == 0 { 1 } else { inverted }
+/// A slot's key, and its bits mixed.
+#[derive(Debug, Clone, Copy)]
+struct Key {
+    bits: u64,
+    mixed: u64,
 }
 
-/// Eight bits of a key that tell its entries from others'. The set is chosen by other bits.
-const fn tag(key: u64) -> u64 {
-    mix(key) >> 56
+/// Zero is a free slot, so the pair is inverted and the one pair that this turns into zero, whoever
+/// and whatever, has its lowest bit set: it shares a key with method `u32::MAX - 1` of whoever,
+/// which no service reaches.
+const fn key(customer: u32, method: u32) -> Key {
+    let inverted = !((customer as u64) << 32 | method as u64);
+    let bits = if inverted == 0 { 1 } else { inverted };
+    Key { bits, mixed: mix(bits) }
+}
+
+impl Key {
+    /// Eight bits of a key that tell its entries from others'. The set is chosen by other bits.
+    const fn tag(self) -> u64 {
+        self.mixed >> 56
+    }
 }
 
 impl CostTable {
@@ -194,28 +211,25 @@ impl CostTable {
         let sets = estimates.div_ceil(WAYS).clamp(1, 1 << 24).next_power_of_two();
         let slot = || Slot { key: AtomicU64::new(0), entry: AtomicU64::new(0) };
         let sets = (0..sets).map(|_| Set(core::array::from_fn(|_| slot()))).collect();
-        Arc::new(Self { sets, guess })
+        Arc::new(Self { slots: Slots { sets }, guess })
     }
 
     /// What the next request of `customer` to `method` will probably cost.
     #[inline]
     pub fn estimate(&self, customer: CustomerId, method: MethodId) -> Cost {
-        [key(customer.0, method.0), key(ANY, method.0), EVERYTHING]
-            .into_iter()
-            .filter_map(|key| self.find(key).map(|slot| slot.read(key)))
-            .find(|entry| entry.samples > 0)
-            .map_or(self.guess, |entry| Cost::from_nanos(entry.nanos))
+        self.slots.estimate(customer, method).unwrap_or(self.guess)
     }
 
     /// A thread's own access, for recording.
     pub fn lane(self: &Arc<Self>) -> CostLane {
-        CostLane { table: Arc::clone(self), draws: SeededRng::new(SEED) }
+        let (slots, guess) = (self.slots.clone(), self.guess);
+        CostLane { slots, guess, draws: SeededRng::new(SEED) }
     }
 
     /// Makes room: forgets every key that was not used since the last sweep. Call it every few
     /// minutes, off the request path.
     pub fn sweep(&self) {
-        for slot in self.sets.iter().flat_map(|set| &set.0) {
+        for slot in self.slots.sets.iter().flat_map(|set| &set.0) {
             let entry = Entry::unpack(slot.entry.load(Ordering::Relaxed));
             if entry.used {
                 slot.entry.store(Entry { used: false, ..entry }.pack(), Ordering::Relaxed);
@@ -226,26 +240,44 @@ impl CostTable {
             }
         }
     }
+}
 
+impl Slots {
+    /// What is known of a request's cost.
     #[inline]
-    fn set(&self, key: u64) -> &Set {
-        &self.sets[mix(key) as usize & (self.sets.len() - 1)]
+    fn estimate(&self, customer: CustomerId, method: MethodId) -> Option<Cost> {
+        self.known(key(customer.0, method.0)).or_else(|| self.estimate_of_others(method))
+    }
+
+    #[cold]
+    fn estimate_of_others(&self, method: MethodId) -> Option<Cost> {
+        self.known(key(ANY, method.0)).or_else(|| self.known(EVERYTHING))
     }
 
     #[inline]
-    fn find(&self, key: u64) -> Option<&Slot> {
-        self.set(key).0.iter().find(|slot| slot.key.load(Ordering::Relaxed) == key)
+    fn known(&self, key: Key) -> Option<Cost> {
+        let entry = self.find(key)?.read(key);
+        (entry.samples > 0).then(|| Cost::from_nanos(entry.nanos))
     }
 
-    /// The slot of `key`, taking a free one if it has none.
-    fn claim(&self, key: u64) -> Option<&Slot> {
-        self.find(key).or_else(|| {
-            self.set(key).0.iter().find(|slot| {
-                match slot.key.compare_exchange(0, key, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => true,
-                    Err(other) => other == key,
-                }
-            })
+    #[inline]
+    fn set(&self, key: Key) -> &Set {
+        &self.sets[key.mixed as usize & (self.sets.len() - 1)]
+    }
+
+    #[inline]
+    fn find(&self, key: Key) -> Option<&Slot> {
+        self.set(key).0.iter().find(|slot| slot.key.load(Ordering::Relaxed) == key.bits)
+    }
+
+    /// A free slot for `key`, or one that another thread has taken for it meanwhile.
+    #[cold]
+    fn take(&self, key: Key) -> Option<&Slot> {
+        self.set(key).0.iter().find(|slot| {
+            match slot.key.compare_exchange(0, key.bits, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => true,
+                Err(other) => other == key.bits,
+            }
         })
     }
 }
@@ -253,7 +285,8 @@ impl CostTable {
 /// One thread's access to a [`CostTable`].
 #[derive(Debug)]
 pub struct CostLane {
-    table: Arc<CostTable>,
+    slots: Slots,
+    guess: Cost,
     draws: SeededRng,
 }
 
@@ -261,20 +294,32 @@ impl CostLane {
     /// What the next request of `customer` to `method` will probably cost.
     #[inline]
     pub fn estimate(&self, customer: CustomerId, method: MethodId) -> Cost {
-        self.table.estimate(customer, method)
+        self.slots.estimate(customer, method).unwrap_or(self.guess)
+    }
+
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn touch(&self, customer: CustomerId, method: MethodId) -> u64 {
+        self.slots.set(key(customer.0, method.0)).0[0].key.load(Ordering::Relaxed)
     }
 
     /// A request of `customer` to `method` has cost `cost`.
     #[inline]
     pub fn record(&mut self, customer: CustomerId, method: MethodId, cost: Cost) {
         let drawn = self.draws.below(STRIDE) == 0;
-        let prior = self.table.estimate(customer, method);
-        let own = key(customer.0, method.0);
-        for key in [own, key(ANY, method.0), EVERYTHING] {
-            if let Some(slot) = self.table.claim(key) {
+        let keys = [key(customer.0, method.0), key(ANY, method.0), EVERYTHING];
+        let slots = keys.map(|key| self.slots.find(key));
+        let mut known = slots.iter().zip(keys);
+        let known = known.all(|(slot, key)| slot.is_some_and(|slot| slot.read(key).samples > 0));
+        // Before any slot is taken or written to; nobody asks where all is known.
+        let prior = if known { self.guess } else { self.estimate(customer, method) };
+        for (place, (key, slot)) in keys.into_iter().zip(slots).enumerate() {
+            if let Some(slot) = slot.or_else(|| self.slots.take(key)) {
                 let before = slot.read(key);
                 let entry = if before.samples == 0 { self.first(prior, key) } else { before };
-                let after = entry.after(cost.as_nanos(), drawn, key == own);
+                let after = entry.after(cost.as_nanos(), drawn, place == 0);
                 if after != before {
                     slot.entry.store(after.pack(), Ordering::Relaxed);
                 }
@@ -284,8 +329,9 @@ impl CostLane {
 
     /// An estimate that rests on no request yet starts where the fallbacks stand, and counts that
     /// as one sample: a first request that happens to be the dear one is clipped as well.
-    fn first(&self, prior: Cost, key: u64) -> Entry {
-        let known = prior != self.table.guess;
+    #[cold]
+    fn first(&self, prior: Cost, key: Key) -> Entry {
+        let known = prior != self.guess;
         let nanos = prior.as_nanos().min(Entry::NANOS_MAX);
         Entry { nanos, samples: known.into(), used: true, ..Entry::nothing(key) }
     }
@@ -328,6 +374,7 @@ mod tests {
     #[test]
     fn no_key_reads_as_a_free_slot() {
         let keys = [key(0, 0), key(0, 1), key(ANY, 0), EVERYTHING, key(0, ANY), key(1, ANY)];
+        let keys = keys.map(|key| key.bits);
         assert!(!keys.contains(&0));
         let distinct: std::collections::BTreeSet<_> = keys.into();
         assert_eq!(distinct.len(), keys.len());
@@ -417,8 +464,11 @@ mod tests {
         let mut lane = steady(&table);
         let mut rng = SeededRng::new(13);
         let keys = [key(A.0, GET.0), key(ANY, GET.0), EVERYTHING];
-        let words =
-            || keys.map(|key| table.find(key).map_or(0, |slot| slot.entry.load(Ordering::Relaxed)));
+        let words = || {
+            keys.map(|key| {
+                table.slots.find(key).map_or(0, |slot| slot.entry.load(Ordering::Relaxed))
+            })
+        };
         let mut writes = [0; 3];
         for _ in 0..8_000 {
             let before = words();
@@ -468,17 +518,17 @@ mod tests {
                 table.sweep();
                 for method in 0..period {
                     let key = key(A.0, method);
-                    assert!(table.find(key).is_some(), "{method} of {period}, sweep {sweep}");
+                    assert!(table.slots.find(key).is_some(), "{method} of {period}, sweep {sweep}");
                 }
             }
             // One use is enough.
             for _ in 0..10 {
                 lane.record(A, GET, Cost::from_millis(1));
                 table.sweep();
-                assert!(table.find(key(A.0, GET.0)).is_some());
+                assert!(table.slots.find(key(A.0, GET.0)).is_some());
             }
             table.sweep();
-            assert!(table.find(key(A.0, GET.0)).is_none());
+            assert!(table.slots.find(key(A.0, GET.0)).is_none());
         }
     }
 
@@ -490,11 +540,11 @@ mod tests {
             lane.record(CustomerId(customer), GET, Cost::from_millis(2));
         }
         assert!((millis(table.estimate(CustomerId(999), GET)) - 2.0).abs() < 0.1);
-        assert!(table.find(key(999, 0)).is_none());
+        assert!(table.slots.find(key(999, 0)).is_none());
         table.sweep();
         table.sweep();
         lane.record(CustomerId(999), GET, Cost::from_millis(3));
-        assert!(table.find(key(999, 0)).is_some());
+        assert!(table.slots.find(key(999, 0)).is_some());
     }
 
     #[test]
@@ -521,10 +571,10 @@ mod tests {
         for _ in 0..100 {
             lane.record(A, GET, Cost::from_millis(100));
         }
-        for slot in &table.sets[0].0 {
+        for slot in &table.slots.sets[0].0 {
             slot.key.store(0, Ordering::Relaxed);
         }
-        assert!(table.claim(key(B.0, PUT.0)).is_some());
+        assert!(table.slots.take(key(B.0, PUT.0)).is_some());
         assert_eq!(table.estimate(B, PUT), GUESS);
         lane.record(B, PUT, Cost::from_millis(2));
         assert_eq!(table.estimate(B, PUT), Cost::from_millis(2));
@@ -533,9 +583,11 @@ mod tests {
     #[test]
     fn an_entry_survives_its_word() {
         for nanos in [0, 1, 999, Entry::NANOS_MAX] {
-            for (key, eager, samples, used) in
-                [(1, EAGER, 0, true), (key(7, 7), 0, SAMPLES, false), (key(7, 8), 1, 1, true)]
-            {
+            for (key, eager, samples, used) in [
+                (EVERYTHING, EAGER, 0, true),
+                (key(7, 7), 0, SAMPLES, false),
+                (key(7, 8), 1, 1, true),
+            ] {
                 let entry = Entry { nanos, eager, samples, used, ..Entry::nothing(key) };
                 assert_eq!(Entry::unpack(entry.pack()), entry);
             }
@@ -553,7 +605,7 @@ mod tests {
             let table = CostTable::new(16, GUESS);
             let mut lane = table.lane();
             for (customer, method, cost) in records {
-                prop_assert_ne!(key(customer, method), 0);
+                prop_assert_ne!(key(customer, method).bits, 0);
                 let (customer, method) = (CustomerId(customer), MethodId(method));
                 let before = table.estimate(customer, method).as_nanos();
                 lane.record(customer, method, Cost::from_nanos(cost));

@@ -24,6 +24,7 @@
 //! | has its customer anything left | [`quota`], what will it [`cost`] |
 //! | what did it cost, in a program of somebody else | [`attribution`] |
 //! | what may each task use of a customer's limit | [`fleet`], [`share`], [`doorman`] |
+//! | which of several servers divides it | [`election`] |
 //! | would the backend take it at all | [`throttle`], by how attempts ended: [`outcome`] |
 //! | may it be tried again | [`retry`], [`attempts`] |
 //! | which backend task gets it | [`balance`], out of which [`subset`], in which datacenter [`spillover`] |
@@ -43,6 +44,7 @@ pub mod criticality;
 pub mod customer;
 pub mod decision;
 pub mod doorman;
+pub mod election;
 pub mod fleet;
 pub mod histogram;
 pub mod levels;

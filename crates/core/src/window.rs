@@ -79,6 +79,12 @@ pub struct Window<T> {
     total: T,
     /// What is in the newest bucket. Its place in the ring is empty until it ends.
     fresh: T,
+    /// Elsewhere, so that a window takes little room where it is used.
+    ring: Box<Ring<T>>,
+}
+
+#[derive(Debug, Clone)]
+struct Ring<T> {
     bucket_nanos: u64,
     /// Number of the newest bucket, counted from the epoch.
     newest: u64,
@@ -95,9 +101,11 @@ impl<T: Tally> Window<T> {
             ends_nanos: bucket_nanos,
             total: T::default(),
             fresh: T::default(),
-            bucket_nanos,
-            newest: 0,
-            buckets: vec![T::default(); buckets].into_boxed_slice(),
+            ring: Box::new(Ring {
+                bucket_nanos,
+                newest: 0,
+                buckets: vec![T::default(); buckets].into_boxed_slice(),
+            }),
         }
     }
 
@@ -119,7 +127,7 @@ impl<T: Tally> Window<T> {
     /// Reads what adding and asking begin with.
     #[inline]
     pub(crate) const fn touch(&self) -> u64 {
-        self.ends_nanos ^ self.newest
+        self.ends_nanos
     }
 
     #[inline]
@@ -131,25 +139,24 @@ impl<T: Tally> Window<T> {
 
     #[cold]
     fn turn(&mut self, now: Timestamp) {
-        let current = now.as_nanos() / self.bucket_nanos;
-        let len = self.buckets.len() as u64;
-        let slot = (self.newest % len) as usize;
-        self.buckets[slot] = core::mem::take(&mut self.fresh);
-        let steps = current.saturating_sub(self.newest);
+        let Self { ends_nanos, total, fresh, ring } = self;
+        let Ring { bucket_nanos, newest, buckets } = &mut **ring;
+        let current = now.as_nanos() / *bucket_nanos;
+        let len = buckets.len() as u64;
+        buckets[(*newest % len) as usize] = core::mem::take(fresh);
+        let steps = current.saturating_sub(*newest);
         if steps >= len {
-            self.buckets.fill(T::default());
-            self.total = T::default();
+            buckets.fill(T::default());
+            *total = T::default();
         } else {
             for step in 1..=steps {
-                let slot = ((self.newest + step) % len) as usize;
-                self.total.sub(core::mem::take(&mut self.buckets[slot]));
+                total.sub(core::mem::take(&mut buckets[((*newest + step) % len) as usize]));
             }
         }
-        self.newest = self.newest.max(current);
+        *newest = (*newest).max(current);
         // Empty, unless it is still the same bucket: at the end of time they end no more.
-        let slot = (self.newest % len) as usize;
-        self.fresh = core::mem::take(&mut self.buckets[slot]);
-        self.ends_nanos = self.newest.saturating_add(1).saturating_mul(self.bucket_nanos);
+        *fresh = core::mem::take(&mut buckets[(*newest % len) as usize]);
+        *ends_nanos = newest.saturating_add(1).saturating_mul(*bucket_nanos);
     }
 }
 

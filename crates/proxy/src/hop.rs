@@ -36,10 +36,25 @@ pub enum Unforwardable {
 }
 
 /// Whether a request wants to change the protocol of its connection, which only HTTP/1.1 can.
+///
+/// To another HTTP it may not: what comes after would be requests that nobody here has seen. A
+/// request that asks for that is answered as if it had not, which RFC 9110 allows.
 pub fn wants_upgrade<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11
         && request.headers().contains_key(UPGRADE)
         && names(request.headers(), "upgrade")
+        && !to_http(request.headers())
+}
+
+/// Whether a change to `h2c` or any other HTTP is among those that are asked for.
+fn to_http(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(UPGRADE).iter();
+    values.any(|value| {
+        value.as_bytes().split(|b| *b == b',').any(|protocol| {
+            let protocol = protocol.trim_ascii().to_ascii_lowercase();
+            protocol.starts_with(b"h2") || protocol.starts_with(b"http")
+        })
+    })
 }
 
 /// Whether `connection` names `token`.

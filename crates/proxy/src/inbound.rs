@@ -5,6 +5,7 @@
 //! leaves, again and again, could have any number of requests go on: beyond a number of them the
 //! next is dropped with its connection, and what the program still does for it is not counted.
 
+use crate::edge::Told;
 use crate::exchange::{self, forward};
 use crate::hop;
 use crate::pool::{self, Leased, Pool};
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use tidegate::Task;
 use tidegate::serve::RequestBody;
 use tidegate::server::{Admission, Ticket};
+use tidegate_wire::criticality;
 use tidegate_wire::protocol::Protocol;
 use tokio::time::Sleep;
 use tower_service::Service;
@@ -40,6 +42,8 @@ pub(crate) struct Inbound {
     pool: Arc<Pool<RequestBody>>,
     answer_timeout: Option<Duration>,
     alone: Arc<Alone>,
+    /// Whether an edge has told what requests count as.
+    told: bool,
     stale: Option<Arc<Stale>>,
 }
 
@@ -75,7 +79,13 @@ impl Inbound {
         alone_max: usize,
     ) -> Self {
         let alone = Arc::new(Alone { count: AtomicUsize::new(0), max: alone_max });
-        Self { task, pool, answer_timeout, alone, stale: None }
+        Self { task, pool, answer_timeout, alone, told: false, stale: None }
+    }
+
+    /// Behind an edge: what a request counts as is told beside it, and handed on with it.
+    pub(crate) const fn told(mut self, told: bool) -> Self {
+        self.told = told;
+        self
     }
 
     /// Keeps copies of answers, and gives them out where there is none.
@@ -130,15 +140,20 @@ impl Service<Request<RequestBody>> for Inbound {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody>) -> Exchange {
+    fn call(&mut self, mut request: Request<RequestBody>) -> Exchange {
         let question = self.stale.as_ref().filter(|_| !hop::wants_upgrade(&request));
         let question = question.and_then(|stale| stale.question(&request));
-        match self.task.admit(&request, Some(method_name(&request)), None) {
+        let told = if self.told { request.extensions().get::<Told>().copied() } else { None };
+        let level = told.map(|told| told.0);
+        match self.task.admit(&request, Some(method_name(&request)), level) {
             Admission::Rejected(response) => {
                 let copy = question.and_then(|question| question.instead_of(&response));
                 Exchange::Answered(Some(copy.unwrap_or(response).map(ours)))
             }
             Admission::Admitted(ticket) => {
+                if let Some(level) = level {
+                    criticality::write(request.headers_mut(), level);
+                }
                 let wanted = question.as_ref().filter(|_| ticket.degrade());
                 if let Some((copy, anew)) = wanted.and_then(Question::spared) {
                     self.spare(request, ticket, question, anew);

@@ -15,10 +15,14 @@
 //! here is what stands between: which headers pass ([`hop`]), where a request goes ([`pool`]), what
 //! becomes of its answer, and what can be seen of a program ([`watch`]).
 //!
-//! That is the inbound role. In the other the proxy stands beside a client, and its calls go out
-//! through `tidegate`'s client layer and balancer ([`outbound`]).
+//! That is the inbound role. In the outbound role the proxy stands beside a client, and its calls go
+//! out through `tidegate`'s client layer and balancer ([`outbound`]). Before either there may be an
+//! [`edge`], for callers who are strangers. In the batch role calls wait in a queue before they go
+//! out, at the pace of those they go to.
 
+mod batch;
 pub mod config;
+pub mod edge;
 mod exchange;
 pub mod handover;
 pub mod hop;
@@ -36,6 +40,7 @@ pub mod tls;
 pub mod watch;
 
 pub use config::{Config, ConfigError, Role};
+pub use edge::EdgeConfig;
 pub use outbound::{OutboundConfig, ServiceConfig};
 pub use own::{SignalConfig, Source, WhenStale};
 pub use pool::{Protocol, Upstream};

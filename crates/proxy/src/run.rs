@@ -12,7 +12,9 @@
 //! A proxy may be started while another runs, in this process or another, and listen at the same
 //! sockets (`sockets`, `handover`); that one then ends as a lame duck would, but for saying so.
 
+use crate::batch;
 use crate::config::{Config, Role};
+use crate::edge::{Edge, Make};
 use crate::inbound::Inbound;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::own::Own;
@@ -39,7 +41,8 @@ use tidegate::admin::{Admin, AdminError, Page};
 use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::{Life, Phase};
-use tidegate::serve::{self, Limits, RequestBody, ServeError, Tls};
+use tidegate::report::LoadReports;
+use tidegate::serve::{self, Limits, Peer, RequestBody, ServeError, Tls};
 use tidegate::signals::linux;
 use tidegate::task::BuildError;
 use tidegate_core::connection::gate::ConnectionGate;
@@ -143,6 +146,7 @@ impl Proxy {
         match role.into() {
             Role::Inbound(config) => Self::inbound(*config, sockets),
             Role::Outbound(config) => outbound::start(*config, sockets),
+            Role::Batch(config) => batch::start(*config, sockets),
         }
     }
 
@@ -166,6 +170,10 @@ impl Proxy {
             .default_criticality(config.criticality)
             .dark(config.dark)
             .workplace(seen.place);
+        if config.edge.is_some() {
+            // How we are doing is no business of strangers.
+            builder = builder.load_reports(LoadReports::NEVER);
+        }
         if let Some(cpus) = config.cpus {
             builder = builder.cpus(cpus);
         }
@@ -180,7 +188,6 @@ impl Proxy {
         }
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
-        let page = page(config.admin, &life, Admin::new(&task), &mut sockets)?;
         let responder = config.health_udp.map(|address| {
             let succeeds = sockets.succeeds();
             Responder::start(address, succeeds, task.clone(), life.clone())
@@ -188,12 +195,16 @@ impl Proxy {
         });
         let responder = responder.transpose()?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
+        let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
+        let page =
+            page(config.admin, &life, shown(Admin::new(&task), edge.as_ref()), &mut sockets)?;
         let setting = Setting {
             clock: task.clock().clone(),
             life: life.clone(),
             gate,
             limits: config.limits,
             tls: tls.map(Tls::from),
+            edge: edge.clone(),
         };
         if let Some(prewarm) = config.prewarm {
             let host = HeaderValue::from_str(&config.upstream.to_string());
@@ -207,7 +218,8 @@ impl Proxy {
             let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());
             let (answer_timeout, alone_max) = (config.answer_timeout, config.alone_max);
             let inbound = Inbound::new(task.clone(), pool, answer_timeout, alone_max);
-            vec![(listener, inbound.stale(stale.clone()))]
+            let inbound = inbound.stale(stale.clone()).told(edge.is_some());
+            vec![(listener, Make::new(edge.clone(), inbound))]
         });
         let workers = spawn_workers(&setting, doors)?;
         let services = vec![(config.service, address)];
@@ -315,6 +327,14 @@ pub(crate) fn page(
     admin.life(life.clone()).spawn_on(bound, open).map(Some).map_err(failed)
 }
 
+/// The page with what the edge does on it, if there is one.
+pub(crate) fn shown(admin: Admin, edge: Option<&Arc<Edge>>) -> Admin {
+    match edge.map(Arc::clone) {
+        Some(edge) => admin.edge(move || edge.counts()),
+        None => admin,
+    }
+}
+
 thread_local! {
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
@@ -332,23 +352,26 @@ pub(crate) struct Setting {
     pub(crate) gate: Arc<ConnectionGate>,
     pub(crate) limits: Limits,
     pub(crate) tls: Option<Tls>,
+    pub(crate) edge: Option<Arc<Edge>>,
 }
 
-/// What one worker listens at, and who answers there.
-pub(crate) type Doors<S> = Vec<(Ears, S)>;
+/// What one worker listens at, and who makes those who answer there.
+pub(crate) type Doors<M> = Vec<(Ears, M)>;
 
 /// A worker for each of `doors`.
-pub(crate) fn spawn_workers<S, B>(
+pub(crate) fn spawn_workers<M, S, B>(
     setting: &Setting,
-    doors: impl Iterator<Item = Doors<S>>,
+    doors: impl Iterator<Item = Doors<M>>,
 ) -> Result<Vec<Worker>, ProxyError>
 where
+    M: Service<Peer, Response = S, Error = Infallible> + Clone + Send + 'static,
+    M::Future: Send,
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Sync + 'static,
     S::Future: Send,
     B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
 {
-    let spawn = |(number, doors): (usize, Doors<S>)| {
+    let spawn = |(number, doors): (usize, Doors<M>)| {
         let setting = setting.clone();
         let thread = std::thread::Builder::new().name(format!("tidegate-{number}"));
         Ok(thread.spawn(move || {
@@ -371,8 +394,10 @@ impl Drop for End {
 }
 
 impl Setting {
-    fn serve<S, B>(&self, doors: Doors<S>) -> Result<(), ProxyError>
+    fn serve<M, S, B>(&self, doors: Doors<M>) -> Result<(), ProxyError>
     where
+        M: Service<Peer, Response = S, Error = Infallible> + Clone + Send + 'static,
+        M::Future: Send,
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
         S: Clone + Send + Sync + 'static,
         S::Future: Send,
@@ -381,8 +406,8 @@ impl Setting {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let executor = Executor::single_threaded(self.clock.clone());
-            try_join_all(doors.into_iter().map(|(ears, service)| async {
-                let mut server = serve::serve(ears.open()?, serve::each(service))
+            try_join_all(doors.into_iter().map(|(ears, make)| async {
+                let mut server = serve::serve(ears.open()?, make)
                     .life(self.life.clone())
                     .clock(self.clock.clone())
                     .executor(executor.clone())
@@ -390,6 +415,10 @@ impl Setting {
                     .limits(self.limits);
                 if let Some(tls) = &self.tls {
                     server = server.tls(tls.clone());
+                }
+                if let Some(edge) = &self.edge {
+                    let edge = Arc::clone(edge);
+                    server = server.welcome(move |address| edge.welcome(address));
                 }
                 server.await?;
                 Ok::<_, ProxyError>(())

@@ -31,8 +31,9 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, InvalidUpstream> {
         let secure = text.strip_prefix("https://");
         let upstream: Upstream = secure.unwrap_or(text).parse()?;
-        let other = secure.is_some_and(|rest| rest.starts_with("http://"));
-        if other || secure.is_some() && matches!(upstream, Upstream::Unix(_)) {
+        // There is one scheme to a place.
+        let twice = secure.is_some_and(|rest| rest.starts_with("http://"));
+        if twice || secure.is_some() && matches!(upstream, Upstream::Unix(_)) {
             return Err(InvalidUpstream::new(text));
         }
         Ok(Self { upstream, tls: secure.is_some() })

@@ -10,7 +10,7 @@
 //! | who may use how much | [`config`] |
 //! | who divides it | [`server`] |
 //! | who may report and ask | `access` |
-//! | which leader counts | [`election`] |
+//! | which leader counts | [`election`], by [`etcd`] if there are several servers |
 //! | how does a task take part | [`client`] |
 //! | and clients of Doorman | [`doorman`] |
 
@@ -20,6 +20,7 @@ pub mod config;
 pub mod doorman;
 pub mod election;
 mod envoy;
+pub mod etcd;
 mod link;
 mod message;
 mod name;
@@ -30,7 +31,7 @@ mod tests;
 
 pub use client::Client;
 pub use config::Config;
-pub use election::Election;
+pub use election::{Candidate, Election};
 pub use link::LinkError;
 pub use server::Server;
 pub use status::{StatusError, status};

@@ -2,35 +2,69 @@
 //!
 //! A discrete-event world spends much of its time here. Nearly all events lie a few milliseconds
 //! ahead, so the near future is cut into slots of some microseconds: putting an event in is adding
-//! it to its slot's list, and taking one out is taking the last of the current slot, which is
+//! it to what its slot has, and taking one out is taking the last of the current slot, which is
 //! sorted when its time comes. With some events a slot neither depends on how many there are in
 //! all. Empty slots are skipped by a map of bits. What lies beyond the last slot waits in a heap,
 //! and moves over as soon as there is a slot for it.
 //!
+//! The events of a slot lie in chunks of ten, close together: they are last seen when they are put
+//! in, so each line of memory is waited for, and in a list of single events one after the other.
+//! Chunks are used again, so memory is bounded by what waits and one chunk for every slot. What is
+//! sorted is not the events but eight bytes for each.
+//!
 //! Events come out by time; those of the same moment in the order in which they were put in. An
 //! event of a moment that is over comes at once.
 
+use core::cmp::Ordering::{Equal, Greater, Less};
 use core::time::Duration;
 use std::collections::BinaryHeap;
 use tidegate_core::Timestamp;
 
-/// A slot lasts 2^12 ns: a world of a thousand by a thousand tasks has some dozen events in each,
-/// which is little to sort; smaller ones would be opened more often than events are taken out.
-const SLOT_BITS: u32 = 12;
-/// Slots: 17 ms, which is longer than the period of a controller, or than most requests take.
+/// A slot lasts 2^13 ns: a world of a thousand by a thousand tasks has some four dozen events in
+/// each. That is still little to sort, and enough for their reads to be waited for together: with
+/// half as many a run takes an eighth longer.
+const SLOT_BITS: u32 = 13;
+/// Slots: 34 ms, which is longer than the period of a controller, or than most requests take.
 const SLOTS: usize = 1 << 12;
 /// Slots for which one word of the map stands, and words for which one word of its summary does.
 const WORD: usize = 64;
 const WORDS: usize = SLOTS / WORD;
 
-/// The end of a list.
+/// Events of a chunk: with 24 bytes for each, four lines of memory.
+const CHUNK: usize = 10;
+/// No chunk.
 const NONE: u32 = u32::MAX;
 
-#[derive(Debug, Clone, Copy)]
-struct Node<E> {
-    at: Timestamp,
-    event: E,
+/// Some events of one slot, in the order in which they were put in, each with its time since the
+/// slot began.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Chunk<E> {
+    events: [(u32, E); CHUNK],
+    /// Of a slot's last chunk: its first, else the next. Of a free one: the next that is free.
     next: u32,
+}
+
+/// The last chunk of a slot, and in the lowest bits how many events it has; those before it are
+/// full. It lies apart from the chunk, so that putting an event in only writes to that and waits
+/// for nothing.
+#[derive(Debug, Clone, Copy)]
+struct Last(u32);
+
+impl Last {
+    const LEN_BITS: u32 = 4;
+    /// No chunk has this number, and no event fits in.
+    const NONE: Self = Self(u32::MAX);
+
+    #[inline]
+    const fn chunk(self) -> usize {
+        (self.0 >> Self::LEN_BITS) as usize
+    }
+
+    #[inline]
+    const fn len(self) -> usize {
+        (self.0 % (1 << Self::LEN_BITS)) as usize
+    }
 }
 
 /// An event beyond the last slot. The greatest comes out of a heap first, so the earliest is it.
@@ -67,19 +101,46 @@ impl<E> Ord for Far<E> {
     }
 }
 
+/// Where an event of the current slot stands: the time since the slot began in the upper half, the
+/// number of the event in the lower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn(u64);
+
+impl Turn {
+    #[inline]
+    const fn new(offset: u32, number: usize) -> Self {
+        Self((offset as u64) << 32 | number as u64)
+    }
+
+    #[inline]
+    const fn offset(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline]
+    const fn number(self) -> usize {
+        self.0 as u32 as usize
+    }
+}
+
 /// Events by time, earliest first.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
-    /// The events of the current slot and what is overdue, the next one last.
-    current: Vec<(Timestamp, E)>,
+    /// The turns of the current slot's events that are left, the next one last.
+    turns: Vec<Turn>,
+    /// The current slot's events in the order in which they were put in, also those that are over.
+    events: Vec<E>,
+    /// Times and numbers of what was put in for a moment before the current slot, the next one
+    /// last.
+    overdue: Vec<(Timestamp, usize)>,
     /// The number of the current slot, counted from the epoch.
     slot: u64,
-    /// The list of each later slot, newest first, by number modulo the number of slots.
-    lists: Box<[u32; SLOTS]>,
-    /// Which lists are not empty, and which words of that are not zero.
+    /// The last chunk of each later slot, by number modulo the number of slots.
+    lasts: Box<[Last; SLOTS]>,
+    /// Which slots have any, and which words of that are not zero.
     map: [u64; WORDS],
     summary: [u64; WORDS / WORD],
-    nodes: Vec<Node<E>>,
+    chunks: Vec<Chunk<E>>,
     free: u32,
     far: BinaryHeap<Far<E>>,
     /// How many have gone to the far ones.
@@ -89,12 +150,14 @@ pub(crate) struct EventQueue<E> {
 impl<E: Copy> EventQueue<E> {
     pub(crate) fn new() -> Self {
         Self {
-            current: Vec::new(),
+            turns: Vec::new(),
+            events: Vec::new(),
+            overdue: Vec::new(),
             slot: 0,
-            lists: Box::new([NONE; SLOTS]),
+            lasts: Box::new([Last::NONE; SLOTS]),
             map: [0; WORDS],
             summary: [0; WORDS / WORD],
-            nodes: Vec::new(),
+            chunks: Vec::new(),
             free: NONE,
             far: BinaryHeap::new(),
             number: 0,
@@ -104,63 +167,103 @@ impl<E: Copy> EventQueue<E> {
     #[inline]
     pub(crate) fn push(&mut self, at: Timestamp, event: E) {
         let slot = slot_of(at);
-        if slot <= self.slot {
-            // After those of the same moment.
-            let place = self.current.partition_point(|&(other, _)| other > at);
-            self.current.insert(place, (at, event));
-        } else if slot - self.slot < SLOTS as u64 {
+        if slot > self.slot && slot - self.slot < SLOTS as u64 {
             self.file(slot, at, event);
         } else {
-            self.number += 1;
-            self.far.push(Far { at, number: self.number, event });
+            self.push_odd(slot, at, event);
         }
     }
 
+    /// Puts in what is for the current slot, or before it, or beyond the last.
+    fn push_odd(&mut self, slot: u64, at: Timestamp, event: E) {
+        let number = self.events.len();
+        match slot.cmp(&self.slot) {
+            Less => {
+                let place = self.overdue.partition_point(|&(other, _)| other > at);
+                self.overdue.insert(place, (at, number));
+                self.events.push(event);
+            }
+            Equal => {
+                // After those of the same moment: its number is the highest.
+                let turn = Turn::new(offset_of(at), number);
+                let place = self.turns.partition_point(|&other| other > turn);
+                self.turns.insert(place, turn);
+                self.events.push(event);
+            }
+            Greater => {
+                self.number += 1;
+                self.far.push(Far { at, number: self.number, event });
+            }
+        }
+    }
+
+    /// Takes the next event out: its time, and its number among those of the current slot. An
+    /// event itself is larger than a register, and is copied from where it lies to where it is used
+    /// and nowhere else.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(Timestamp, E)> {
+    pub(crate) fn pop(&mut self) -> Option<(Timestamp, usize)> {
+        if !self.overdue.is_empty() {
+            return self.overdue.pop();
+        }
         self.turn();
-        self.current.pop()
+        let turn = self.turns.pop()?;
+        let nanos = (self.slot << SLOT_BITS) + u64::from(turn.offset());
+        Some((Timestamp::from_nanos(nanos), turn.number()))
+    }
+
+    /// The event that was last taken out with this number.
+    #[inline]
+    pub(crate) fn event(&self, number: usize) -> E {
+        self.events[number]
     }
 
     /// Goes on to the next slot if the current one is used up. Whether it did.
     #[inline]
     pub(crate) fn turn(&mut self) -> bool {
-        let turns = self.current.is_empty();
-        while self.current.is_empty() {
-            let Some(slot) = self.next_slot() else { return false };
-            self.slot = slot;
-            self.open();
-        }
-        turns
+        self.turns.is_empty() && self.overdue.is_empty() && self.advance()
     }
 
-    /// The events of the current slot, the next one last. Others may come between them.
-    pub(crate) fn current(&self) -> &[(Timestamp, E)] {
-        &self.current
+    /// The events of the current slot that were there when it began, and those that came since; in
+    /// no order that means anything.
+    pub(crate) fn current(&self) -> &[E] {
+        &self.events
     }
 
     /// How much of the current slot is left after the first of its events that is such.
     pub(crate) fn left_after(&self, such: impl Fn(&E) -> bool) -> Option<Duration> {
-        let &(at, _) = self.current.iter().rev().find(|(_, event)| such(event))?;
-        let end = (self.slot + 1) << SLOT_BITS;
-        Some(Duration::from_nanos(end.saturating_sub(at.as_nanos())))
+        let first = self.turns.iter().rev().find(|turn| such(&self.events[turn.number()]))?;
+        Some(Duration::from_nanos((1 << SLOT_BITS) - u64::from(first.offset())))
     }
 
     #[inline]
     fn file(&mut self, slot: u64, at: Timestamp, event: E) {
+        let entry = (offset_of(at), event);
         let list = slot as usize % SLOTS;
-        let node = Node { at, event, next: self.lists[list] };
-        let index = if self.free == NONE {
-            self.nodes.push(node);
-            (self.nodes.len() - 1) as u32
+        let last = &mut self.lasts[list];
+        if last.len() < CHUNK {
+            self.chunks[last.chunk()].events[last.len()] = entry;
+            last.0 += 1;
         } else {
-            let index = self.free;
-            let place = &mut self.nodes[index as usize];
-            self.free = place.next;
-            *place = node;
-            index
+            self.begin(list, entry);
+        }
+    }
+
+    /// Gives a slot its first chunk, or one more.
+    fn begin(&mut self, list: usize, entry: (u32, E)) {
+        let index = if self.free == NONE { self.chunks.len() as u32 } else { self.free };
+        let next = match self.chunks.get_mut(self.lasts[list].chunk()) {
+            Some(last) => core::mem::replace(&mut last.next, index),
+            None => index,
         };
-        self.lists[list] = index;
+        match self.chunks.get_mut(index as usize) {
+            Some(chunk) => {
+                self.free = core::mem::replace(&mut chunk.next, next);
+                chunk.events[0] = entry;
+            }
+            // What lies in the places beyond the length is never looked at.
+            None => self.chunks.push(Chunk { events: [entry; CHUNK], next }),
+        }
+        self.lasts[list] = Last((index << Last::LEN_BITS) + 1);
         self.map[list / WORD] |= 1 << (list % WORD);
         self.summary[list / WORD / WORD] |= 1 << (list / WORD % WORD);
     }
@@ -196,9 +299,18 @@ impl<E: Copy> EventQueue<E> {
         None
     }
 
-    /// Makes the list of the current slot the current events, and lets far ones in for which there
-    /// is a slot: before any other event can be put there, so that the order stays right.
-    fn open(&mut self) {
+    /// Goes on to the next slot with something in it, if there is one.
+    fn advance(&mut self) -> bool {
+        let Some(slot) = self.next_slot() else { return false };
+        self.slot = slot;
+        self.let_in();
+        self.open();
+        true
+    }
+
+    /// Files far events for which there is a slot: before any other can be put there, so that the
+    /// order stays right.
+    fn let_in(&mut self) {
         while let Some(far) = self.far.peek() {
             let slot = slot_of(far.at);
             if slot - self.slot >= SLOTS as u64 {
@@ -208,20 +320,34 @@ impl<E: Copy> EventQueue<E> {
                 self.file(slot, at, event);
             }
         }
+    }
+
+    /// Makes what the current slot has the current events.
+    fn open(&mut self) {
+        self.events.clear();
         let list = self.slot as usize % SLOTS;
-        let mut index = core::mem::replace(&mut self.lists[list], NONE);
+        let last = core::mem::replace(&mut self.lasts[list], Last::NONE);
         self.map[list / WORD] &= !(1 << (list % WORD));
         if self.map[list / WORD] == 0 {
             self.summary[list / WORD / WORD] &= !(1 << (list / WORD % WORD));
         }
-        while let Some(node) = self.nodes.get_mut(index as usize) {
-            self.current.push((node.at, node.event));
-            let next = core::mem::replace(&mut node.next, self.free);
+        let first = self.chunks.get(last.chunk()).map(|chunk| chunk.next);
+        let Some(mut index) = first else { return };
+        loop {
+            let is_last = index as usize == last.chunk();
+            let chunk = &mut self.chunks[index as usize];
+            let events = &chunk.events[..if is_last { last.len() } else { CHUNK }];
+            let numbers = self.events.len()..;
+            self.turns.extend(numbers.zip(events).map(|(n, &(offset, _))| Turn::new(offset, n)));
+            self.events.extend(events.iter().map(|&(_, event)| event));
+            let next = core::mem::replace(&mut chunk.next, self.free);
             self.free = index;
+            if is_last {
+                break;
+            }
             index = next;
         }
-        // Newest first to begin with, and the sort is stable: of one moment, the oldest is last.
-        self.current.sort_by(|(a, _), (b, _)| b.cmp(a));
+        self.turns.sort_unstable_by(|a, b| b.cmp(a));
     }
 }
 
@@ -231,10 +357,20 @@ const fn slot_of(at: Timestamp) -> u64 {
     at.as_nanos() >> SLOT_BITS
 }
 
+/// How long after the beginning of its slot `at` is.
+#[inline]
+const fn offset_of(at: Timestamp) -> u32 {
+    (at.as_nanos() & ((1 << SLOT_BITS) - 1)) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn take<E: Copy>(queue: &mut EventQueue<E>) -> Option<(Timestamp, E)> {
+        queue.pop().map(|(at, number)| (at, queue.event(number)))
+    }
 
     /// Steps from one event to another: within a slot, within the slots, beyond them, for ever.
     fn step() -> impl Strategy<Value = u64> {
@@ -265,15 +401,15 @@ mod tests {
                 for _ in 0..pops {
                     let least = (0..list.len()).min_by_key(|&i| list[i]);
                     let expected = least.map(|i| list.remove(i));
-                    prop_assert_eq!(queue.pop(), expected);
+                    prop_assert_eq!(take(&mut queue), expected);
                     now = expected.map_or(now, |(at, _)| now.max(at.as_nanos()));
                 }
             }
             list.sort();
             for expected in list {
-                prop_assert_eq!(queue.pop(), Some(expected));
+                prop_assert_eq!(take(&mut queue), Some(expected));
             }
-            prop_assert_eq!(queue.pop(), None);
+            prop_assert_eq!(take(&mut queue), None);
         }
     }
 
@@ -282,10 +418,10 @@ mod tests {
         let mut queue = EventQueue::new();
         queue.push(Timestamp::from_secs(5), 'a');
         queue.push(Timestamp::from_secs(9), 'd');
-        assert_eq!(queue.pop(), Some((Timestamp::from_secs(5), 'a')));
+        assert_eq!(take(&mut queue), Some((Timestamp::from_secs(5), 'a')));
         queue.push(Timestamp::from_secs(5), 'c');
         queue.push(Timestamp::from_secs(1), 'b');
-        let rest: Vec<char> = core::iter::from_fn(|| queue.pop()).map(|(_, e)| e).collect();
+        let rest: Vec<char> = core::iter::from_fn(|| take(&mut queue)).map(|(_, e)| e).collect();
         assert_eq!(rest, ['b', 'c', 'd']);
     }
 
@@ -295,9 +431,9 @@ mod tests {
         for i in 0..100_000_u64 {
             queue.push(Timestamp::from_nanos(i * 700 + 3_000), i);
             if i >= 10 {
-                queue.pop();
+                take(&mut queue);
             }
         }
-        assert!(queue.nodes.len() <= 12, "{}", queue.nodes.len());
+        assert!(queue.chunks.len() <= 12, "{}", queue.chunks.len());
     }
 }

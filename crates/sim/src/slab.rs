@@ -36,44 +36,48 @@ const BLOCK: usize = 1 << 12;
 /// block: one vector that doubles would for a moment need half as much again.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// All but the last are full.
-    blocks: Vec<Vec<Place<T>>>,
+    blocks: Vec<Box<[Place<T>; BLOCK]>>,
+    /// Places that were never taken are those from here on.
+    fresh: u32,
     free: Vec<u32>,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { blocks: Vec::new(), free: Vec::new() }
+        Self { blocks: Vec::new(), fresh: 0, free: Vec::new() }
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, thing: T) -> Key {
-        if let Some(index) = self.free.pop() {
-            let place = &mut self.blocks[index as usize / BLOCK][index as usize % BLOCK];
-            place.turn = place.turn.wrapping_add(1);
-            place.thing = Some(thing);
-            return Key { index, turn: place.turn };
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let place = &mut self.blocks[index as usize / BLOCK][index as usize % BLOCK];
+        place.turn = place.turn.wrapping_add(1);
+        place.thing = Some(thing);
+        Key { index, turn: place.turn }
+    }
+
+    /// A place that was never taken.
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        if self.fresh as usize == self.blocks.len() * BLOCK {
+            let block: Vec<Place<T>> = (0..BLOCK).map(|_| Place { turn: 0, thing: None }).collect();
+            self.blocks.extend(block.try_into().ok());
         }
-        if self.blocks.last().is_none_or(|block| block.len() == BLOCK) {
-            self.blocks.push(Vec::with_capacity(BLOCK));
-        }
-        let full = self.blocks.len() - 1;
-        let block = &mut self.blocks[full];
-        let index = u32::try_from(full * BLOCK + block.len()).unwrap_or(u32::MAX);
-        block.push(Place { turn: 0, thing: Some(thing) });
-        Key { index, turn: 0 }
+        let index = self.fresh;
+        self.fresh += 1;
+        index
     }
 
     #[inline]
     fn place(&mut self, key: Key) -> Option<&mut Place<T>> {
-        let place = self.blocks.get_mut(key.index as usize / BLOCK)?;
-        place.get_mut(key.index as usize % BLOCK).filter(|place| place.turn == key.turn)
+        let block = self.blocks.get_mut(key.index as usize / BLOCK)?;
+        Some(&mut block[key.index as usize % BLOCK]).filter(|place| place.turn == key.turn)
     }
 
     /// The thing that has this key's place, whichever that is by now.
     #[inline]
     pub(crate) fn at(&self, key: Key) -> Option<&T> {
-        let block = self.blocks.get(key.index as usize / BLOCK)?;
-        block.get(key.index as usize % BLOCK)?.thing.as_ref()
+        self.blocks.get(key.index as usize / BLOCK)?[key.index as usize % BLOCK].thing.as_ref()
     }
 
     #[inline]
@@ -81,6 +85,7 @@ impl<T> Slab<T> {
         self.place(key)?.thing.as_mut()
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let thing = self.place(key)?.thing.take()?;
         self.free.push(key.index);
@@ -101,7 +106,7 @@ mod tests {
         assert_eq!(slab.get_mut(first), None);
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get_mut(second), Some(&mut 'b'));
-        assert_eq!(slab.blocks.iter().map(Vec::len).sum::<usize>(), 1);
+        assert_eq!(slab.fresh, 1);
     }
 
     #[test]

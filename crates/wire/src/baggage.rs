@@ -17,8 +17,8 @@
 
 use crate::faults::{Fault, Faults};
 use crate::headers::BAGGAGE;
-use crate::text::{split_once, trim};
-use http::{HeaderMap, HeaderValue};
+use crate::text::{percent_decoded, split_once, trim};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// How many members W3C asks everyone to carry.
 pub const MEMBERS_MAX: usize = 64;
@@ -128,6 +128,43 @@ pub(crate) fn remove(headers: &mut HeaderMap, name: &str) {
         Some(value) => headers.insert(&BAGGAGE, value),
         None => headers.remove(&BAGGAGE),
     };
+}
+
+/// Headers in which some tracer carries baggage.
+static CARRIERS: [HeaderName; 2] =
+    [HeaderName::from_static("baggage"), HeaderName::from_static("jaeger-baggage")];
+
+/// Takes out every member whose name somebody may read as `name`: decoded, in any case, and
+/// whatever stands around it. Leaves the others as they are; returns how many headers had such a
+/// member in them, all of one name being one.
+pub(crate) fn remove_alike(headers: &mut HeaderMap, name: &str) -> usize {
+    let is_alike = |segment: &&[u8]| alike(segment, name);
+    let mut changed = 0;
+    for carrier in &CARRIERS {
+        let values = headers.get_all(carrier);
+        let mut segments = values.iter().flat_map(|v| v.as_bytes().split(|&b| b == b','));
+        if !segments.any(|segment| is_alike(&segment)) {
+            continue;
+        }
+        changed += 1;
+        let segments = values.iter().flat_map(|v| v.as_bytes().split(|&b| b == b','));
+        let kept: Vec<&[u8]> =
+            segments.filter(|segment| !trim(segment).is_empty() && !is_alike(segment)).collect();
+        let length = kept.iter().map(|segment| segment.len() + 1).sum();
+        match join(length, kept.into_iter()).filter(|value| !value.is_empty()) {
+            Some(value) => headers.insert(carrier, value),
+            None => headers.remove(carrier),
+        };
+    }
+    changed
+}
+
+fn alike(segment: &[u8], name: &str) -> bool {
+    let pair = split_once(segment, b';').map_or(segment, |(pair, _)| pair);
+    let key = split_once(pair, b'=').map_or(pair, |(key, _)| key);
+    let mut decoded = percent_decoded(key).skip_while(|b| !b.is_ascii_alphanumeric());
+    let named = name.bytes().all(|b| decoded.next().is_some_and(|d| d.eq_ignore_ascii_case(&b)));
+    named && !decoded.any(|b| b.is_ascii_alphanumeric())
 }
 
 /// Joins by commas. Nothing comes of it only if a segment cannot stand in a header, and these

@@ -1,5 +1,5 @@
 //! Protobuf: the quota server's own, and that of others: ORCA, `google.rpc`, gRPC health, Doorman,
-//! and Envoy's rate limits.
+//! etcd, and Envoy's rate limits.
 //!
 //! Generated from the files in `proto/` by `tidegate-codegen` and committed. Modules are the
 //! packages; maps are ordered, so that equal messages are equal bytes. Clients and servers of the
@@ -71,6 +71,16 @@ pub mod tidegate {
 /// Doorman's capacity service.
 pub mod doorman {
     include!("generated/doorman.rs");
+}
+
+/// etcd's services.
+pub mod etcdserverpb {
+    include!("generated/etcdserverpb.rs");
+}
+
+/// etcd's keys.
+pub mod mvccpb {
+    include!("generated/mvccpb.rs");
 }
 
 /// Envoy's rate limits.

@@ -40,6 +40,10 @@ pub(crate) struct Options {
     /// With RLS: how many milliseconds it waits for the quota server before it lets a request pass
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = timeout_range())]
     timeout_ms: u64,
+    /// With RLQS: of how many in a hundred answers the quota server is told what they have cost
+    #[arg(long, value_name = "PERCENT", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(0..=100))]
+    costs_percent: u64,
 }
 
 /// Longer than a minute is no limit, and nothing at all is none either.
@@ -86,6 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     .replace("@SERVICE@", name);
     let timeout = Duration::from_millis(options.timeout_ms).as_secs_f64();
     text = text.replace("@TIMEOUT@", &timeout.to_string());
+    text = text.replace("@COSTS_PERCENT@", &options.costs_percent.to_string());
     for (mark, place) in [
         ("QUOTA", &options.quota),
         ("BACKEND", &options.backend),

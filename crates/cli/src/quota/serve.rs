@@ -1,8 +1,9 @@
-//! Runs a single quota server until it is told to end.
+//! Runs a quota server until it is told to end: a single one, or one of several of which etcd has
+//! one elected.
 //!
 //! It says where it listens in one line, follows its file (looking once a second, and at once on
-//! SIGHUP), and on SIGTERM ends all streams: tasks go on with what they have, so there is nothing
-//! to wait for.
+//! SIGHUP) or the limits in etcd, and on SIGTERM ends all streams: tasks go on with what they have,
+//! so there is nothing to wait for but that its lease is given back, if it leads.
 
 use super::{REFUSED, page};
 use crate::{Ending, Failure, print};
@@ -18,8 +19,9 @@ use tidegate::life::{Life, LifeConfig};
 use tidegate::serve::Tls;
 use tidegate_core::connection::gate::{ConnectionGate, ConnectionLimits};
 use tidegate_quota::config::Exposed;
+use tidegate_quota::election::Change;
 use tidegate_quota::server::{Reload, follow};
-use tidegate_quota::{Config, Election, Server};
+use tidegate_quota::{Candidate, Config, Election, Server};
 use tidegate_tls::{News, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -50,6 +52,10 @@ pub(super) fn run(
         }
     };
     if let Some(listen) = listen {
+        // Who was not told what others call it is called by where it listens.
+        if config.advertise == config.listen.to_string() {
+            config.advertise.clear();
+        }
         config.listen_at(listen).map_err(|exposed| Failure {
             what: format!("will not listen on {listen}"),
             why: exposed.to_string(),
@@ -65,14 +71,10 @@ pub(super) fn run(
 async fn serve(
     file: &Path,
     text: String,
-    config: Config,
+    mut config: Config,
     page: Option<SocketAddr>,
 ) -> Result<Ending, Failure> {
-    let election = Election::alone(config.state.as_deref(), SystemTime::now());
-    let election = election.map_err(|error| failed("win an election", &error))?;
     let clock = Clock::monotonic();
-    let server = Server::start(&config, election, clock.clone());
-    let server = server.map_err(|error| failed("start", &error))?;
     let tls = config.tls.clone().map(secure).transpose()?;
     let gate = ConnectionGate::new(connections(&config));
     let gate = gate.map_err(|error| failed("take connections", &error))?;
@@ -80,6 +82,17 @@ async fn serve(
     let listener =
         listener.map_err(|error| failed(&format!("listen on {}", config.listen), &error))?;
     let address = listener.local_addr().map_err(|error| failed("listen", &error))?;
+    if config.advertise.is_empty() {
+        config.advertise = address.to_string();
+    }
+    let server = if config.election.is_some() {
+        Server::stand(&config, clock.clone())
+    } else {
+        let election = Election::alone(config.state.as_deref(), SystemTime::now());
+        let election = election.map_err(|error| failed("win an election", &error))?;
+        let server = Server::start(&config, election, clock.clone());
+        server.map_err(|error| failed("start", &error))?
+    };
     let mut life = LifeConfig::default();
     (life.drain_delay, life.drain_max) = (Duration::ZERO, DRAIN_MAX);
     let life = Life::new(life, clock);
@@ -96,8 +109,16 @@ async fn serve(
             Some(opened.map_err(|error| failed("show the page", &error))?)
         }
     };
-    let (epoch, trust) = (server.epoch(), trust(&config));
-    let mut hello = format!("tidegate quota: listens on {address}, epoch {epoch}; {trust}\n");
+    let trust = trust(&config);
+    let mut hello = match &config.election {
+        None => {
+            let epoch = server.epoch();
+            format!("tidegate quota: listens on {address}, epoch {epoch}; {trust}\n")
+        }
+        Some(_) => {
+            format!("tidegate quota: listens on {address}, as {}; {trust}\n", config.advertise)
+        }
+    };
     if let Some(page) = &page {
         // Writing to a string cannot fail.
         let _ = writeln!(hello, "tidegate quota: page at http://{}/", page.address());
@@ -106,12 +127,22 @@ async fn serve(
         let _ = writeln!(hello, "tidegate quota: {line}");
     }
     print(&hello)?;
-    let followed = follow(server.clone(), file.to_owned(), text, LOOK_EVERY, wake, said);
-    let following = tokio::spawn(followed);
+    let from_etcd = config.election.as_ref().is_some_and(|election| election.limits);
+    let following = (!from_etcd).then(|| {
+        tokio::spawn(follow(server.clone(), file.to_owned(), text, LOOK_EVERY, wake, said))
+    });
+    let candidate = config.election.as_ref().map(|election| {
+        Candidate::start(&server, &config, election, changed)
+            .map_err(|error| failed("take part in the election", &error))
+    });
+    let candidate = candidate.transpose()?;
     let ending = tokio::spawn({
         let (server, life) = (server.clone(), life.clone());
         async move {
             life.draining().await;
+            if let Some(candidate) = candidate {
+                candidate.resign().await;
+            }
             server.stop().await;
         }
     });
@@ -121,8 +152,13 @@ async fn serve(
         serve = serve.tls(tls);
     }
     let ended = serve.await;
-    following.abort();
-    ending.abort();
+    if let Some(following) = following {
+        following.abort();
+    }
+    if ended.is_ok() {
+        // It ends soon after draining began.
+        let _ = ending.await;
+    }
     ended.map(|()| Ending::default()).map_err(|error| failed("serve", &error))
 }
 
@@ -184,6 +220,18 @@ fn wake_on_hangup() -> io::Result<Arc<Notify>> {
         }
     });
     Ok(wake)
+}
+
+/// Says what has become of a server that is one of several.
+fn changed(change: Change) {
+    let line = match change {
+        Change::Leads { epoch } => format!("leads, epoch {epoch}"),
+        Change::Follows { leader: Some(leader) } => format!("follows {leader}"),
+        Change::Follows { leader: None } => "knows of nobody who leads".to_owned(),
+        Change::Reload(reload) => return said(reload),
+        _ => return,
+    };
+    let _ = writeln!(io::stderr(), "tidegate quota: {line}");
 }
 
 /// Says what came of a file that has changed.

@@ -94,7 +94,14 @@ fn last(rates: &[u64]) -> u64 {
 }
 
 fn as_text(status: &StatusResponse, now: u64) -> String {
-    let mut text = format!("epoch {}\n", status.epoch);
+    let mut text = match (status.leads, status.leader.as_str()) {
+        (true, _) => format!("leads, epoch {}\n", status.epoch),
+        (false, "") => "does not lead, and knows of nobody who does\n".to_owned(),
+        (false, leader) => format!("does not lead: ask {leader}\n"),
+    };
+    if !status.trouble.is_empty() {
+        let _ = writeln!(text, "the election is in trouble: {}", status.trouble);
+    }
     if !status.refused.is_empty() {
         let _ = writeln!(text, "the file is refused, what held before holds:\n{}", status.refused);
     }
@@ -192,10 +199,13 @@ fn as_json(status: &StatusResponse) -> Value {
             "overs": service.overs.iter().map(over).collect::<Vec<_>>(),
         })
     };
-    let refused = Some(&status.refused).filter(|refused| !refused.is_empty());
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     json!({
         "epoch": status.epoch,
-        "refused": refused,
+        "leads": status.leads,
+        "leader": some(&status.leader),
+        "trouble": some(&status.trouble),
+        "refused": some(&status.refused),
         "services": status.services.iter().map(service).collect::<Vec<_>>(),
     })
 }
@@ -234,11 +244,18 @@ mod tests {
             overs: vec![over("gmail", 0), over("", 31_000)],
         };
         let refused = "quota.yaml:3:1: no".to_owned();
-        let status = StatusResponse { epoch: 7, services: vec![service], refused };
+        let services = vec![service];
+        let status = StatusResponse {
+            epoch: 7,
+            services,
+            refused,
+            leads: true,
+            ..StatusResponse::default()
+        };
         let text = as_text(&status, 61_000);
         assert_eq!(
             text,
-            "epoch 7\n\
+            "leads, epoch 7\n\
              the file is refused, what held before holds:\n\
              quota.yaml:3:1: no\n\
              \n\
@@ -253,5 +270,12 @@ mod tests {
         let json = as_json(&status);
         assert_eq!(json["services"][0]["customers"][1]["wanted"]["CRITICAL"], 20.0);
         assert_eq!(json["services"][0]["customers"][2]["limits"]["SHEDDABLE"], Value::Null);
+        for (leader, text) in [("", "knows of nobody who does"), ("b:1", "does not lead: ask b:1")]
+        {
+            let (leader, trouble) = (leader.to_owned(), "etcd is silent".to_owned());
+            let status = StatusResponse { leader, trouble, ..StatusResponse::default() };
+            let found = as_text(&status, 0);
+            assert!(found.contains(text) && found.contains("trouble: etcd is silent"), "{found}");
+        }
     }
 }

@@ -75,17 +75,19 @@ mod flag {
     pub(super) const DEGRADE: u32 = 8;
 }
 
-/// What requests meet: read by every thread, written by the controller.
+/// What requests meet: read by every thread, written by the controller. What all of them read is on
+/// the first cache line, and `room` on the next two.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct AdmissionGate {
-    levels: LevelGate,
     flags: AtomicU64,
+    levels: LevelGate,
     /// What to tell those who are refused, by level: the signal in the upper 16 bits, the threshold
     /// in the next, the utilization in the lower half, both in thousandths.
     causes: [AtomicU64; LEVELS],
-    room: Room,
     quota: Arc<QuotaGate>,
     counters: Arc<Counters>,
+    room: Room,
     /// For permits that come back without a lane, once there was one.
     spare: Mutex<Option<Returns>>,
 }
@@ -96,13 +98,13 @@ impl AdmissionGate {
         let quota = QuotaGate::new(quota);
         let counters = Counters::new(cell::COUNT);
         Arc::new(Self {
-            levels: LevelGate::new(),
             flags: AtomicU64::new(0),
+            levels: LevelGate::new(),
             causes: causes(&ShedConfig::default(), Utilization::ZERO, SignalId::QUEUE)
                 .map(AtomicU64::new),
-            room: Room::new(),
             quota,
             counters,
+            room: Room::new(),
             spare: Mutex::new(None),
         })
     }
@@ -269,10 +271,26 @@ impl Lane {
     #[must_use]
     pub fn touch(&self, customer: CustomerId, criticality: Criticality) -> u64 {
         let gate = &self.gate;
-        let open = gate.quota.check(customer, criticality, Timestamp::ZERO).is_ok();
         let word = gate.flags.load(Ordering::Relaxed) ^ gate.room.touch(criticality);
-        let lines = self.returns.counts.touch([criticality.index(), cell::SHARED]);
-        word ^ lines ^ u64::from(open)
+        let lines = self.returns.counts.touch([criticality.index()]);
+        word ^ lines ^ self.returns.quota.touch(customer)
+    }
+
+    /// As [`Lane::touch`], for the end of such a request.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn touch_end(&self, customer: CustomerId) -> u64 {
+        let word = self.gate.flags.load(Ordering::Relaxed);
+        word ^ self.returns.counts.touch([cell::SHARED]) ^ self.returns.quota.touch(customer)
+    }
+
+    /// As [`Lane::touch`], for what is in the lane itself.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub const fn touch_lane(&self) -> u64 {
+        self.lease.touch()
     }
 
     /// As [`Lane::touch`], for the next tick of the controller.

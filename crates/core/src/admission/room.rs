@@ -55,6 +55,7 @@ impl Rank {
 }
 
 #[derive(Debug)]
+#[repr(C)] // Limits, which all threads read, on one cache line, what they write on the next.
 pub(super) struct Room {
     /// By rank, in nanoseconds of cost, two's complement; [`UNLIMITED`] is no limit.
     most: [AtomicU64; RANKS],
@@ -116,7 +117,7 @@ impl Room {
     #[inline]
     pub(super) fn touch(&self, criticality: Criticality) -> u64 {
         let most = self.most[2 * criticality.index()].load(Ordering::Relaxed);
-        most ^ self.part.load(Ordering::Relaxed)
+        most ^ self.used.load(Ordering::Relaxed)
     }
 
     /// `cost` is no longer in flight, and no thread keeps it.
@@ -138,6 +139,11 @@ pub(super) struct Lease {
 }
 
 impl Lease {
+    #[inline]
+    pub(super) const fn touch(&self) -> u64 {
+        self.left as u64
+    }
+
     /// Takes room for `cost`; whether there was any.
     #[inline]
     pub(super) fn take(

@@ -69,11 +69,10 @@ impl PickGate {
         Some(Pick { backend, reason: shape.reason()? })
     }
 
-    /// Reads what the next pick will read.
+    /// The backend that the next pick will give if nobody else picks before.
     #[inline]
-    pub(super) fn touch(&self) -> u64 {
-        let next = self.entry(self.shape(), self.cursor.load(Ordering::Relaxed));
-        next.map_or(0, |id| id.0.into())
+    pub(super) fn peek(&self) -> Option<BackendId> {
+        self.entry(self.shape(), self.cursor.load(Ordering::Relaxed))
     }
 
     #[inline]

@@ -104,16 +104,28 @@ impl Policy {
         }
     }
 
-    /// As [`Lane::touch`](crate::admission::Lane::touch), for the next pick.
+    /// Whom the next pick will probably give, where that can be told ahead: for a shell that reads
+    /// beforehand what it will need.
     #[doc(hidden)]
     #[inline]
     #[must_use]
-    pub fn touch_pick(&self) -> u64 {
+    pub fn peek(&self) -> Option<BackendId> {
         match self {
-            Self::RoundRobin(p) => p.touch_pick(),
-            Self::Weighted(p) => p.touch_pick(),
+            Self::RoundRobin(p) => p.peek(),
+            Self::Weighted(p) => p.peek(),
             // Their picks look at more than can be told ahead.
-            Self::LeastLoaded(_) | Self::Prequal(_) => 0,
+            Self::LeastLoaded(_) | Self::Prequal(_) => None,
+        }
+    }
+
+    /// As [`Lane::touch`](crate::admission::Lane::touch), for the start of an attempt on `id`.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn touch_start(&self, id: BackendId) -> u64 {
+        match self {
+            Self::Weighted(p) => p.touch_start(id),
+            _ => self.active(id).into(),
         }
     }
 

@@ -12,13 +12,44 @@ struct Member {
 
 const ABSENT: Member = Member { place: 0, cold_since: None };
 
+/// How a backend stands in the lowest two bits, requests under way in the others.
+#[derive(Debug, Clone, Copy)]
+struct State(u32);
+
+impl State {
+    const ABSENT: Self = Self(Standing::Absent as u32);
+    /// One request under way.
+    const ONE: u32 = 1 << 2;
+
+    #[inline]
+    const fn standing(self) -> Standing {
+        match self.0 % Self::ONE {
+            SERVING => Standing::Serving,
+            LAME_DUCK => Standing::LameDuck,
+            _ => Standing::Absent,
+        }
+    }
+
+    const fn stand(&mut self, standing: Standing) {
+        self.0 = self.active() * Self::ONE + standing as u32;
+    }
+
+    #[inline]
+    const fn active(self) -> u32 {
+        self.0 / Self::ONE
+    }
+}
+
+const SERVING: u32 = Standing::Serving as u32;
+const LAME_DUCK: u32 = Standing::LameDuck as u32;
+
 #[derive(Debug, Clone)]
+#[repr(C)] // What requests ask for comes first.
 pub(super) struct Roster {
     /// By number; those that left stay as absent, with what they still have under way. What
     /// requests ask for lies apart from the rest, close together: it is used with every request,
     /// and there may be thousands of rosters.
-    standings: Vec<Standing>,
-    active: Vec<u32>,
+    states: Vec<State>,
     members: Vec<Member>,
     serving: Vec<BackendId>,
     lame: Vec<BackendId>,
@@ -29,8 +60,7 @@ pub(super) struct Roster {
 impl Roster {
     pub(super) fn new(size_max: usize) -> Self {
         Self {
-            standings: Vec::new(),
-            active: Vec::new(),
+            states: Vec::new(),
             members: Vec::new(),
             serving: Vec::new(),
             lame: Vec::new(),
@@ -51,8 +81,7 @@ impl Roster {
         }
         if self.members.len() <= id.index() {
             self.members.resize(id.index() + 1, ABSENT);
-            self.standings.resize(id.index() + 1, Standing::Absent);
-            self.active.resize(id.index() + 1, 0);
+            self.states.resize(id.index() + 1, State::ABSENT);
         }
         if standing != Standing::Serving {
             self.stand(id, Standing::Serving);
@@ -83,7 +112,7 @@ impl Roster {
 
     /// Moves a member that exists from the list it is in to the one it should be in.
     fn stand(&mut self, id: BackendId, standing: Standing) {
-        let (from, place) = (self.standings[id.index()], self.members[id.index()].place);
+        let (from, place) = (self.standing(id), self.members[id.index()].place);
         if let Some(list) = self.list(from) {
             list.swap_remove(place);
             if let Some(&moved) = list.get(place) {
@@ -94,7 +123,7 @@ impl Roster {
             list.push(id);
             self.members[id.index()].place = self.list(standing).map_or(0, |l| l.len() - 1);
         }
-        self.standings[id.index()] = standing;
+        self.states[id.index()].stand(standing);
     }
 
     fn list(&mut self, standing: Standing) -> Option<&mut Vec<BackendId>> {
@@ -105,8 +134,9 @@ impl Roster {
         }
     }
 
+    #[inline]
     pub(super) fn standing(&self, id: BackendId) -> Standing {
-        self.standings.get(id.index()).copied().unwrap_or(Standing::Absent)
+        self.states.get(id.index()).map_or(Standing::Absent, |state| state.standing())
     }
 
     pub(super) fn serves(&self, id: BackendId) -> bool {
@@ -133,20 +163,23 @@ impl Roster {
         }
     }
 
+    #[inline]
     pub(super) fn active(&self, id: BackendId) -> u32 {
-        self.active.get(id.index()).copied().unwrap_or(0)
+        self.states.get(id.index()).map_or(0, |state| state.active())
     }
 
     /// Counts also for those that have left: a pick may overlap with a removal.
+    #[inline]
     pub(super) fn on_start(&mut self, id: BackendId) {
-        if let Some(active) = self.active.get_mut(id.index()) {
-            *active = active.saturating_add(1);
+        if let Some(state) = self.states.get_mut(id.index()) {
+            state.0 = state.0.checked_add(State::ONE).unwrap_or(state.0);
         }
     }
 
+    #[inline]
     pub(super) fn on_complete(&mut self, id: BackendId) {
-        if let Some(active) = self.active.get_mut(id.index()) {
-            *active = active.saturating_sub(1);
+        if let Some(state) = self.states.get_mut(id.index()) {
+            state.0 = state.0.checked_sub(State::ONE).unwrap_or(state.0);
         }
     }
 

@@ -87,8 +87,8 @@ impl RoundRobin {
     }
 
     #[inline]
-    pub(super) fn touch_pick(&self) -> u64 {
-        self.now.as_nanos() ^ self.order.gate().touch()
+    pub(super) fn peek(&self) -> Option<BackendId> {
+        self.order.gate().peek()
     }
 
     /// The next backend. For a single owner: what is due is done first.

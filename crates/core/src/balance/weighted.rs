@@ -110,18 +110,22 @@ struct Record {
     correction: Correction,
 }
 
-/// Weighted round robin.
+/// Weighted round robin. What a pick needs is on the first cache line, and what a report needs of
+/// the configuration on another: there may be thousands of these, and each line is waited for.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Weighted {
-    config: WeightedConfig,
-    roster: Roster,
+    next_update: Timestamp,
+    /// That of `order`.
+    gate: Arc<PickGate>,
     /// By number; set for those that are or were in the set.
     records: Vec<Option<Record>>,
+    roster: Roster,
     reports_dropped: u64,
     weights: Vec<(BackendId, f64)>,
-    next_update: Timestamp,
     /// When corrections were last learnt.
     corrected: Timestamp,
+    config: WeightedConfig,
     order: Order,
     lanes: LaneBooks,
 }
@@ -151,28 +155,30 @@ impl Weighted {
         }
         config.backends_max = config.backends_max.min(BackendId::LIMIT as usize);
         let backends_max = config.backends_max;
+        let order = Order::new(backends_max);
         Ok(Self {
-            config,
-            roster: Roster::new(backends_max),
+            next_update: Timestamp::ZERO,
+            gate: Arc::clone(order.gate()),
             records: Vec::new(),
+            roster: Roster::new(backends_max),
             reports_dropped: 0,
             weights: Vec::new(),
-            next_update: Timestamp::ZERO,
             corrected: Timestamp::MAX,
-            order: Order::new(backends_max),
+            config,
+            order,
             lanes: LaneBooks::new(backends_max),
         })
     }
 
     /// Where threads pick. Call [`Weighted::on_deadline`] when it is due to keep it fresh.
     pub fn gate(&self) -> Arc<PickGate> {
-        Arc::clone(self.order.gate())
+        Arc::clone(&self.gate)
     }
 
     /// Where threads get lanes, to pick and to tell outcomes without this controller's owner. What
     /// they tell is taken in by [`Weighted::on_deadline`].
     pub fn lanes(&self) -> WeightedLanes {
-        self.lanes.lanes(self.order.gate())
+        self.lanes.lanes(&self.gate)
     }
 
     /// `id` joins, or comes back, and what was known about it no longer counts. It gets requests
@@ -222,21 +228,27 @@ impl Weighted {
     }
 
     #[inline]
-    pub(super) fn touch_pick(&self) -> u64 {
-        self.next_update.as_nanos() ^ self.order.gate().touch()
+    pub(super) fn peek(&self) -> Option<BackendId> {
+        self.gate.peek()
+    }
+
+    #[inline]
+    pub(super) fn touch_start(&self, id: BackendId) -> u64 {
+        self.roster.active(id).into()
     }
 
     #[inline]
     pub(super) fn touch_end(&self, id: BackendId) -> u64 {
         let record = self.records.get(id.index()).and_then(Option::as_ref);
         let word = record.map_or(0, |record| record.outcomes.touch());
-        word ^ u64::from(self.roster.active(id)) ^ self.roster.standing(id) as u64
+        word ^ self.touch_start(id) ^ self.config.error_penalty.to_bits()
     }
 
     /// The backend whose turn it is. For a single owner: what is due is done first.
+    #[inline]
     pub fn pick(&mut self, now: Timestamp) -> Option<Pick> {
         self.on_deadline(now);
-        self.order.gate().pick()
+        self.gate.pick()
     }
 
     /// An attempt on `id` begins.
@@ -261,7 +273,9 @@ impl Weighted {
         let fate = self.record(id).map_or(ReportFate::Unused, |record| {
             record.reported.on_report(report, error_penalty, expiry, now)
         });
-        self.reports_dropped += u64::from(fate == ReportFate::Invalid);
+        if fate == ReportFate::Invalid {
+            self.reports_dropped += 1;
+        }
         fate
     }
 
@@ -276,6 +290,7 @@ impl Weighted {
     }
 
     /// Takes in what lanes have counted and publishes a new order, if one is due.
+    #[inline]
     pub fn on_deadline(&mut self, now: Timestamp) {
         if now >= self.next_update {
             self.update(now);
@@ -307,6 +322,7 @@ impl Weighted {
         self.records.get_mut(id.index())?.as_mut()
     }
 
+    #[cold]
     fn update(&mut self, now: Timestamp) {
         self.next_update = now + self.config.update_period;
         self.take_in(now);

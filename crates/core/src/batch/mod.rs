@@ -219,6 +219,19 @@ impl<T> BatchProxy<T> {
         Some(Release::Send { item, criticality })
     }
 
+    /// No more than this are outstanding from now on, whatever the backends would take: where
+    /// connections are few, and how many backends there are changes.
+    pub fn set_window_max(&mut self, window_max: u32) {
+        self.pace.set_window_max(window_max);
+    }
+
+    /// Takes the next item out without sending it, whatever the pace: at the end, when nobody will.
+    pub fn give_back(&mut self) -> Option<(T, Criticality)> {
+        let Queued { item, criticality, .. } = self.queue.pop()?;
+        self.publish();
+        Some((item, criticality))
+    }
+
     /// A released item came back after `latency`, with this outcome.
     pub fn on_result(&mut self, outcome: Outcome, latency: Duration, now: Timestamp) {
         let backlog = !self.queue.is_empty();

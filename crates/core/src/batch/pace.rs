@@ -141,6 +141,30 @@ const EPOCH: Duration = Duration::from_secs(60);
 /// above one release a look would else be lost.
 const CATCH_UP: Duration = Duration::from_millis(5);
 
+/// For how long a refusal is what holds the pace, for people who watch: it takes about that long to
+/// grow back to where it was.
+const CUT_SHOWS: Duration = Duration::from_secs(5);
+
+/// What holds the pace where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hold {
+    /// Nothing: it grows as long as work waits.
+    Growing,
+    /// The backends have refused a part lately.
+    Refused,
+    /// The backends have said how long to wait.
+    Pushback,
+    /// The backends report that they are busy.
+    Busy,
+    /// Answers take much longer than they did.
+    Slow,
+    /// As many are outstanding as there may ever be.
+    WindowMax,
+    /// The backends take nothing, or do not answer.
+    Outage,
+}
+
 /// Decides when the next request may go on.
 #[derive(Debug, Clone)]
 pub struct Pace {
@@ -230,12 +254,9 @@ impl Pace {
                 self.latency.record(sample, now);
                 self.note_best(sample, now);
                 self.accepted_since_cut = true;
-                let slow = self.best.get().is_some_and(|best| {
-                    self.latency_nanos() > self.config.latency_tolerance * best
-                });
                 if self.is_busy() {
                     self.give_way(now);
-                } else if window_is_used && !slow {
+                } else if window_is_used && !self.is_slow() {
                     self.grow();
                 }
             }
@@ -257,6 +278,12 @@ impl Pace {
         if utilization > 0.0 {
             self.utilization.record(utilization.min(UTILIZATION_MAX), now);
         }
+    }
+
+    /// The largest window from now on; at least one.
+    pub fn set_window_max(&mut self, window_max: u32) {
+        self.config.window_max = window_max.max(1);
+        self.window = self.window.min(f64::from(self.config.window_max));
     }
 
     /// How many requests may be outstanding, in fractions.
@@ -286,6 +313,30 @@ impl Pace {
     /// Whether the backends have shown what they take, so that [`Pace::spacing`] will last.
     pub fn is_known(&self) -> bool {
         !self.is_growing_fast()
+    }
+
+    /// What holds the pace where it is.
+    pub fn hold(&self, now: Timestamp) -> Hold {
+        if self.pushback_until > now {
+            Hold::Pushback
+        } else if self.collapsed {
+            Hold::Outage
+        } else if self.is_busy() {
+            Hold::Busy
+        } else if self.is_slow() {
+            Hold::Slow
+        } else if self.window >= f64::from(self.config.window_max) {
+            Hold::WindowMax
+        } else if self.last_cut.is_some_and(|cut| now.since(cut) < CUT_SHOWS) {
+            Hold::Refused
+        } else {
+            Hold::Growing
+        }
+    }
+
+    fn is_slow(&self) -> bool {
+        let tolerance = self.config.latency_tolerance;
+        self.best.get().is_some_and(|best| self.latency_nanos() > tolerance * best)
     }
 
     fn grow(&mut self) {
@@ -379,5 +430,43 @@ impl Best {
 
     fn get(&self) -> Option<f64> {
         [self.this, self.before].into_iter().flatten().reduce(self.better)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_the_pace_is_told() {
+        let config = PaceConfig { window_max: 2, ..PaceConfig::default() };
+        let (mut pace, at) = (Pace::new(config).unwrap(), Timestamp::from_millis);
+        let ms = Duration::from_millis;
+        assert_eq!(pace.hold(at(0)), Hold::Growing);
+        for n in 0..10 {
+            pace.on_release(at(n));
+            pace.on_result(Outcome::Served, ms(1), true, at(n));
+        }
+        assert_eq!(pace.hold(at(10)), Hold::WindowMax);
+        pace.set_window_max(3);
+        assert_eq!((pace.hold(at(10)), pace.window()), (Hold::Growing, 2.0));
+        pace.set_window_max(0);
+        assert_eq!((pace.hold(at(10)), pace.window()), (Hold::WindowMax, 1.0));
+        pace.set_window_max(2);
+        pace.on_release(at(10));
+        pace.on_result(Outcome::Refused(Advice::RetryElsewhere), ms(1), true, at(12));
+        assert_eq!(pace.hold(at(20)), Hold::Refused);
+        assert_eq!(pace.hold(at(5_012)), Hold::Growing);
+        pace.on_load(0.9, at(5_012));
+        assert_eq!(pace.hold(at(5_012)), Hold::Busy);
+        pace.on_release(at(5_020));
+        pace.on_result(Outcome::Refused(Advice::RetryAfter(ms(500))), ms(1), true, at(5_030));
+        assert_eq!(pace.hold(at(5_031)), Hold::Pushback);
+        for n in 0..100 {
+            let now = at(6_000 + 2 * n);
+            pace.on_release(now);
+            pace.on_result(Outcome::NoAnswer, Duration::ZERO, true, now);
+        }
+        assert_eq!(pace.hold(at(6_300)), Hold::Outage);
     }
 }

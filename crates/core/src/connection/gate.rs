@@ -269,6 +269,11 @@ impl ConnectionGate {
         self.open.load(Relaxed)
     }
 
+    /// Whether nothing is open and the bucket is full: what there is to know is forgotten.
+    pub fn is_quiet(&self, now: Timestamp) -> bool {
+        self.open() == 0 && self.full_at.load(Relaxed) <= now.as_nanos()
+    }
+
     fn too_fast(&self, criticality: Criticality) -> Refused {
         let per_second = at_most_u32(self.accepts_per_second.load(Relaxed));
         let cause = Cause::AcceptRate { per_second };
@@ -312,6 +317,19 @@ mod tests {
     /// How many of `offered` connections at once are taken.
     fn taken(gate: &ConnectionGate, peer: Criticality, offered: u32, now: Timestamp) -> usize {
         (0..offered).filter(|_| gate.accept(Some(peer), now).is_ok()).count()
+    }
+
+    #[test]
+    fn quiet_is_nothing_open_and_a_full_bucket() {
+        let gate = ConnectionGate::new(limits(10, 10, 10)).unwrap();
+        let at = Timestamp::from_millis;
+        assert!(gate.is_quiet(at(0)));
+        assert_eq!(taken(&gate, CriticalPlus, 2, at(0)), 2);
+        assert!(!gate.is_quiet(at(1_000)));
+        gate.release();
+        gate.release();
+        assert!(!gate.is_quiet(at(199)));
+        assert!(gate.is_quiet(at(200)));
     }
 
     #[test]

@@ -59,7 +59,7 @@ mod usage;
 
 pub use usage::{Usage, UsageMeter};
 
-use crate::counters::{Counters, Writer};
+use crate::counters::{Counters, LINE, Writer};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::fleet::Limits;
@@ -117,17 +117,16 @@ pub enum Keeps {
     Within,
 }
 
-/// The buckets of all customers.
+/// The buckets of all customers. What every request reads is on the first cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct QuotaGate {
     /// What everything that a customer does counts towards.
     totals: Box<[Bucket]>,
-    /// For the levels below that have a limit of their own.
-    own: Box<[[Bucket; TOTAL]]>,
-    /// What was served, by customer and criticality.
-    used: Arc<Counters>,
-    /// What was refused for want of quota.
-    refused: Arc<Counters>,
+    /// How deep each criticality may find a bucket.
+    open_below: [u64; LEVELS],
+    /// How deep a bucket may be by leases alone.
+    leased: u64,
     /// Whether any customer has limits by criticality. As long as nobody has, there is only one
     /// bucket to look at.
     by_level: AtomicU8,
@@ -135,10 +134,12 @@ pub struct QuotaGate {
     lanes: AtomicU64,
     burst: u64,
     depth_max: u64,
-    /// How deep each criticality may find a bucket.
-    open_below: [u64; LEVELS],
-    /// How deep a bucket may be by leases alone.
-    leased: u64,
+    /// For the levels below that have a limit of their own.
+    own: Box<[[Bucket; TOTAL]]>,
+    /// What was served, by customer and criticality.
+    used: Arc<Counters>,
+    /// What was refused for want of quota.
+    refused: Arc<Counters>,
     /// Held by whoever sets limits, so that those of two publishers are not mixed.
     publishing: Mutex<()>,
 }
@@ -411,6 +412,14 @@ impl QuotaLane {
         &self.gate
     }
 
+    /// Reads what a charge will read.
+    #[inline]
+    pub(crate) fn touch(&self, customer: CustomerId) -> u64 {
+        let customer = self.known(customer);
+        let bucket = self.gate.totals[customer].full_at.load(Ordering::Relaxed);
+        bucket ^ self.used.touch([customer * LEVELS / LINE])
+    }
+
     /// Charges the estimated `cost` of an admitted request.
     #[inline(always)]
     #[expect(
@@ -430,7 +439,9 @@ impl QuotaLane {
             return self.charge_by_level(customer, criticality, cost, now);
         }
         let pace = self.gate.totals[customer].pace();
-        self.take_total(customer, cost, pace, u64::MAX, now);
+        if pace != Pace::UNLIMITED {
+            self.take_total(customer, cost, pace, u64::MAX, now);
+        }
         Charge { cost, tag: pace.tag() }
     }
 
@@ -472,6 +483,9 @@ impl QuotaLane {
             return self.settle_by_level(customer, criticality, charge, actual, now);
         }
         let pace = self.gate.totals[customer].pace();
+        if pace == Pace::UNLIMITED {
+            return;
+        }
         if actual >= charge.cost {
             self.take_total(customer, actual - charge.cost, pace, self.gate.depth_max, now);
         } else if charge.tag == pace.tag() {

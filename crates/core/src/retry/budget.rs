@@ -65,23 +65,23 @@ impl Default for BudgetConfig {
 /// What to put into the account, and how much it may hold then. In billionths.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Credit {
-    amount: u128,
+    amount: u64,
     balance_max: u64,
 }
 
 impl Credit {
     /// The balance after the deposit and the cap.
     pub(super) fn applied_to(self, balance: u64) -> u64 {
-        let balance = u128::from(balance).saturating_add(self.amount);
-        balance.min(u128::from(self.balance_max)) as u64
+        balance.saturating_add(self.amount).min(self.balance_max)
     }
 }
 
 /// The arithmetic of deposits, the same for one owner and for many threads.
 #[derive(Debug, Clone)]
+#[repr(C)] // What requests touch comes first, and together.
 pub(super) struct Ledger {
-    config: BudgetConfig,
     requests: Window<u64>,
+    config: BudgetConfig,
     last: Option<Timestamp>,
 }
 
@@ -91,21 +91,29 @@ impl Ledger {
     }
 
     /// What `requests` more requests, and the time since the last call, are worth.
+    #[inline]
     pub(super) fn accrue(&mut self, requests: u64, now: Timestamp) -> Credit {
-        let ratio = u128::from(self.config.ratio.billionths());
-        // One retry a second is one billionth of a retry a nanosecond.
-        let per_nano = u128::from(self.config.retries_min_per_second);
+        let ratio = u64::from(self.config.ratio.billionths());
+        self.requests.add(requests, now);
+        let kept = self.requests.total(now).saturating_mul(ratio);
+        let mut credit =
+            Credit { amount: requests.saturating_mul(ratio), balance_max: kept.max(RETRY) };
+        if self.config.retries_min_per_second > 0 {
+            self.accrue_time(&mut credit, kept, now);
+        }
+        credit
+    }
 
+    /// What the time since the last call is worth where that is anything.
+    #[cold]
+    fn accrue_time(&mut self, credit: &mut Credit, kept: u64, now: Timestamp) {
+        // One retry a second is one billionth of a retry a nanosecond.
+        let per_nano = u64::from(self.config.retries_min_per_second);
         let elapsed = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = self.last.max(Some(now));
-        self.requests.add(requests, now);
-
-        let kept = u128::from(self.requests.total(now)) * ratio
-            + u128::from(nanos(self.config.window)) * per_nano;
-        Credit {
-            amount: u128::from(requests) * ratio + u128::from(nanos(elapsed)) * per_nano,
-            balance_max: u64::try_from(kept).unwrap_or(u64::MAX).max(RETRY),
-        }
+        credit.amount = credit.amount.saturating_add(nanos(elapsed).saturating_mul(per_nano));
+        let kept = kept.saturating_add(nanos(self.config.window).saturating_mul(per_nano));
+        credit.balance_max = kept.max(RETRY);
     }
 }
 
@@ -127,9 +135,10 @@ impl Ledger {
 /// assert_eq!(granted, 2);
 /// ```
 #[derive(Debug, Clone)]
+#[repr(C, align(64))] // A cache line for what requests touch.
 pub struct RetryBudget {
-    ledger: Ledger,
     balance: u64,
+    ledger: Ledger,
 }
 
 impl RetryBudget {
@@ -143,10 +152,11 @@ impl RetryBudget {
     #[inline]
     #[must_use]
     pub fn touch(&self) -> u64 {
-        self.balance ^ self.ledger.requests.touch()
+        self.balance
     }
 
     /// A request is sent for the first time. Not for retries. O(1), some nanoseconds.
+    #[inline]
     pub fn deposit(&mut self, now: Timestamp) {
         self.settle(1, now);
     }
@@ -170,6 +180,7 @@ impl RetryBudget {
         self.balance / RETRY
     }
 
+    #[inline]
     fn settle(&mut self, requests: u64, now: Timestamp) {
         self.balance = self.ledger.accrue(requests, now).applied_to(self.balance);
     }

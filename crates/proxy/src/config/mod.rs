@@ -12,6 +12,8 @@
 //!
 //! docs/proxy.md has every key with its unit, default and effect.
 
+mod batch;
+mod edge;
 mod outbound;
 mod prewarm;
 mod role;
@@ -23,6 +25,7 @@ mod tls;
 pub use role::Role;
 pub use text::{Span, Switch};
 
+use crate::edge::EdgeConfig;
 use crate::outbound::Voice;
 use crate::own::SignalConfig;
 use crate::pool::{PoolConfig, Protocol, Upstream};
@@ -102,6 +105,8 @@ pub struct Config {
     pub everyone_else: fleet::Limits,
     /// What requests count as that do not say.
     pub criticality: Criticality,
+    /// What strangers may do, if callers are strangers.
+    pub edge: Option<EdgeConfig>,
     /// Where the page for operators is, if anywhere.
     pub admin: Option<SocketAddr>,
     /// Who hears what an operator should know.
@@ -138,6 +143,7 @@ impl Config {
             identities: Identities::default(),
             everyone_else: fleet::Limits::UNLIMITED,
             criticality: Criticality::Critical,
+            edge: None,
             admin: None,
             voice: Voice::default(),
         }
@@ -167,6 +173,7 @@ impl Config {
             ),
             ("connections", self.connections != other.connections),
             ("drain", self.life != other.life),
+            ("edge", self.edge != other.edge),
             ("stale", self.stale != other.stale),
             ("health_udp", self.health_udp != other.health_udp),
             ("signals", self.signals != other.signals),
@@ -253,6 +260,7 @@ struct Raw {
     #[serde(default)]
     delegators: Vec<String>,
     everyone_else: Option<Quota>,
+    edge: Option<edge::Edge>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -261,6 +269,8 @@ enum RoleName {
     #[default]
     Inbound,
     Outbound,
+    Edge,
+    Batch,
 }
 
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
@@ -318,7 +328,7 @@ type Wrong = (String, String);
 
 impl Raw {
     fn resolve(self) -> Result<Config, Wrong> {
-        if self.role == RoleName::Outbound {
+        if self.role != RoleName::Inbound {
             let what = "`role: outbound` has services and no upstream".to_owned();
             return Err((what, "role: inbound, or as in docs/proxy-outbound.md".to_owned()));
         }
@@ -368,6 +378,9 @@ impl Raw {
             tls::customers(self.customers, &self.delegators, shown, config.identities)?;
         if let Some(quota) = self.everyone_else {
             config.everyone_else = quota.limits("everyone_else")?;
+        }
+        if let Some(edge) = self.edge {
+            config.edge = Some(edge.resolve(shown, &mut config.limits)?);
         }
         config.limits.check().map_err(|wrong| (wrong.to_string(), wrong.right.to_owned()))?;
         Ok(config)

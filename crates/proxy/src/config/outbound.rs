@@ -9,7 +9,7 @@
 //! ```
 
 use super::text::{self, Level, Place, Span, Switch};
-use super::{Connections, Drain, RoleName, Speaks, Wrong, tls};
+use super::{Connections, Drain, RoleName, Speaks, Wrong, batch, edge, tls};
 use crate::outbound::{
     Check, DNS_PERIOD, DatacenterConfig, Endpoints, FILE_PERIOD, HealthConfig, Host,
     OutboundConfig, ServiceConfig, parse_endpoint,
@@ -27,17 +27,18 @@ use tidegate::Cost;
 use tidegate::client::{Balance, Repeat, Subset};
 use tidegate_core::CostRate;
 use tidegate_core::balance::{LeastLoadedConfig, PrequalConfig, SlowStart, WeightedConfig};
+use tidegate_core::connection::gate::ConnectionLimits;
 use tidegate_core::spillover::Resources;
 use tidegate_core::subset::SubsetPolicy;
 use tidegate_core::throttle::Multiplier;
 use tidegate_core::units::Ratio;
+use tidegate_tls::Clients;
 use tidegate_wire::customer::Identities;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Raw {
-    #[serde(rename = "role")]
-    _role: RoleName,
+    role: RoleName,
     name: Option<String>,
     services: Vec<Service>,
     workers: Option<NonZeroUsize>,
@@ -50,6 +51,8 @@ pub(super) struct Raw {
     connections: Connections,
     #[serde(default)]
     drain: Drain,
+    edge: Option<edge::Edge>,
+    tls: Option<tls::Tls>,
 }
 
 /// Of connections to us.
@@ -83,10 +86,10 @@ struct Service {
     cost: Option<Span>,
     lame_duck_wait: Option<Span>,
     health: Option<Health>,
-    #[serde(default)]
-    throttle: Throttle,
-    #[serde(default)]
-    retries: Retries,
+    throttle: Option<Throttle>,
+    retries: Option<Retries>,
+    queue: Option<batch::Queue>,
+    pace: Option<batch::Pace>,
     #[serde(default)]
     timeouts: Waits,
     default_criticality: Option<Level>,
@@ -248,8 +251,12 @@ impl Raw {
         if names.is_empty() {
             return wrong("there are no services", "one at least, with endpoints");
         }
-        let services = self.services.into_iter().map(Service::resolve);
-        let mut config = OutboundConfig::new(services.collect::<Result<_, _>>()?);
+        let services = self.services.into_iter().map(|service| service.resolve(self.role));
+        let services = services.collect::<Result<_, _>>()?;
+        let mut config = match self.role {
+            RoleName::Batch => OutboundConfig::batch(services),
+            _ => OutboundConfig::new(services),
+        };
         if let Some(name) = self.name {
             config.name = name;
         }
@@ -267,6 +274,20 @@ impl Raw {
         if let Some(stall) = self.timeouts.stall {
             config.limits.stall_max = Some(stall.0).filter(|limit| !limit.is_zero());
         }
+        if self.role == RoleName::Edge {
+            config.tls = self.tls.map(tls::Tls::resolve).transpose()?;
+            let shown = config.tls.as_ref().is_some_and(|tls| tls.clients != Clients::Ignored);
+            if config.tls.is_some() {
+                // Handshakes take CPU: core's own numbers are made for that.
+                config.connections = ConnectionLimits::default();
+            }
+            let edge = self.edge.unwrap_or_default();
+            config.edge = Some(edge.resolve(shown, &mut config.limits)?);
+        } else if self.edge.is_some() || self.tls.is_some() {
+            let what = "edge and tls of callers are for strangers, and this role is for programs \
+                        of yours";
+            return wrong(what, "role: edge");
+        }
         self.connections.apply(&mut config.connections, &mut config.limits);
         self.drain.apply(&mut config.life);
         config.limits.check().map_err(|wrong| (wrong.to_string(), wrong.right.to_owned()))?;
@@ -275,7 +296,7 @@ impl Raw {
 }
 
 impl Service {
-    fn resolve(self) -> Result<ServiceConfig, Wrong> {
+    fn resolve(self, role: RoleName) -> Result<ServiceConfig, Wrong> {
         let of = format!("of `{}`", self.name);
         let datacenters: Vec<String> =
             self.datacenters.iter().map(|datacenter| datacenter.name.clone()).collect();
@@ -325,8 +346,19 @@ impl Service {
             config.lame_duck_wait = wait.0;
         }
         config.health = self.health.map(|health| health.resolve(&of)).transpose()?;
-        self.throttle.apply(&mut config, &of)?;
-        self.retries.apply(&mut config, &of)?;
+        if role == RoleName::Batch {
+            if self.throttle.is_some() || self.retries.is_some() {
+                let what =
+                    format!("throttle or retries {of}: in the batch role its pace does both");
+                return wrong(what, "queue and pace, as in docs/proxy-batch.md");
+            }
+            let (queue, pace) = (self.queue.unwrap_or_default(), self.pace.unwrap_or_default());
+            config.queue = Some(batch::resolve(&queue, &pace, &of)?);
+        } else if self.queue.is_some() || self.pace.is_some() {
+            return wrong(format!("queue or pace {of}: nothing waits in this role"), "role: batch");
+        }
+        self.throttle.unwrap_or_default().apply(&mut config, &of)?;
+        self.retries.unwrap_or_default().apply(&mut config, &of)?;
         self.timeouts.apply(&mut config, &of)?;
         config.criticality = self.default_criticality.map(|level| level.0);
         config.propagate = self.propagate.is_none_or(|switch| switch.0);

@@ -13,6 +13,8 @@ pub enum Role {
     Inbound(Box<Config>),
     /// It stands beside a program that calls, and sends what others can do.
     Outbound(Box<OutboundConfig>),
+    /// It stands before backends that others use too, and lets batch work wait for its turn.
+    Batch(Box<OutboundConfig>),
 }
 
 impl Role {
@@ -26,9 +28,14 @@ impl Role {
         }
         match read::<Said>(file, text)?.role {
             RoleName::Inbound => Config::parse(file, text).map(Self::from),
-            RoleName::Outbound => {
+            RoleName::Outbound | RoleName::Edge => {
                 let raw: outbound::Raw = read(file, text)?;
                 raw.resolve().map(Self::from).map_err(|wrong| refused(file, wrong))
+            }
+            RoleName::Batch => {
+                let raw: outbound::Raw = read(file, text)?;
+                let config = raw.resolve().map_err(|wrong| refused(file, wrong))?;
+                Ok(Self::Batch(Box::new(config)))
             }
         }
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::outbound::{Check, Endpoints, OutboundConfig};
+use crate::outbound::{Check, Endpoints, OutboundConfig, QueueConfig};
 use tidegate::Cost;
 use tidegate::client::{Balance, Repeat};
 use tidegate_core::spillover::DatacenterId;
@@ -154,8 +154,127 @@ fn parse_outbound(text: &str) -> Result<OutboundConfig, String> {
     let text = format!("role: outbound\n{text}");
     match Role::parse("proxy.yaml", &text).map_err(|error| error.to_string())? {
         Role::Outbound(config) => Ok(*config),
-        Role::Inbound(_) => panic!("the other role"),
+        Role::Inbound(_) | Role::Batch(_) => panic!("another role"),
     }
+}
+
+const SERVICE: &str = "name: shop, listen: '127.0.0.1:7001', dns: 'a:1'";
+
+fn parse_role(role: &str, service: &str, rest: &str) -> Result<OutboundConfig, String> {
+    let text = format!("role: {role}\nservices: [{{ {SERVICE}{service} }}]\n{rest}");
+    match Role::parse("proxy.yaml", &text).map_err(|error| error.to_string())? {
+        Role::Outbound(config) | Role::Batch(config) => Ok(*config),
+        Role::Inbound(_) => panic!("another role"),
+    }
+}
+
+#[test]
+fn every_key_of_the_edge_has_its_effect() {
+    let text = "
+tls: { cert: c.pem, key: k.pem, client_ca: ca.pem, client: optional }
+edge:
+  default_criticality: SHEDDABLE_PLUS
+  deadline_max: 10s
+  forwarded: off
+  rules:
+    - { path: /checkout/**, methods: [POST, PUT], host: Shop.example, criticality: CRITICAL_PLUS }
+    - { identity: 'spiffe://partner/till', ceiling: CRITICAL_PLUS }
+    - { header: x-plan = gold, criticality: CRITICAL }
+    - { header: x-batch, criticality: SHEDDABLE, ceiling: SHEDDABLE_PLUS }
+  client: { connections: 10, connects_per_second: 5, requests: 20, rate: 30, burst: 40 }
+  connection: { rate: 50, burst: 60 }
+  body: { max: 70, rate_min: 0, stall: 5s }
+  headers: { bytes: 16384, count: 50 }
+";
+    let config = parse_role("edge", "", text).unwrap();
+    let edge = config.edge.unwrap();
+    assert!(config.tls.is_some());
+    assert_eq!((edge.criticality, edge.forwarded), (Criticality::SheddablePlus, false));
+    assert_eq!(edge.deadline_max, Some(Duration::from_secs(10)));
+    assert_eq!(edge.rules.len(), 4);
+    assert_eq!(edge.rules[0].methods, [http::Method::POST, http::Method::PUT]);
+    assert_eq!(edge.rules[0].host.as_deref(), Some("shop.example"));
+    assert_eq!(edge.rules[2].header.as_ref().unwrap().1.as_ref().unwrap(), "gold");
+    assert_eq!(edge.rules[3].ceiling, Some(Criticality::SheddablePlus));
+    assert_eq!((edge.connections.at_once, edge.connections.per_second), (Some(10), Some(5)));
+    let of = |allowance: crate::edge::Allowance| {
+        (allowance.at_once, allowance.per_second, allowance.burst)
+    };
+    assert_eq!(of(edge.requests), (Some(20), Some(30), Some(40)));
+    assert_eq!(of(edge.each_connection), (None, Some(50), Some(60)));
+    assert_eq!((edge.body.bytes_max, edge.body.rate_min), (Some(70), None));
+    assert_eq!(edge.body.stall_max, Some(Duration::from_secs(5)));
+    assert_eq!((config.limits.h1_buffer_max, config.limits.h2_header_list_max), (16_384, 16_384));
+    assert_eq!(config.limits.h1_headers_max, Some(50));
+    // Before the inbound role it is the same key.
+    let config = parse("upstream: 127.0.0.1:80\nedge: { client: { requests: 0 } }").unwrap();
+    let edge = config.edge.unwrap();
+    assert_eq!((edge.requests.at_once, edge.criticality), (None, Criticality::Critical));
+    assert!(parse_role("edge", "", "").unwrap().edge.is_some());
+}
+
+#[test]
+fn what_is_wrong_with_an_edge_is_refused_with_its_line() {
+    for (rule, what, right) in [
+        ("{ path: /a }", "changes nothing", "criticality, ceiling"),
+        ("{ path: a, criticality: CRITICAL }", "`a` is no path", "/checkout/**"),
+        ("{ methods: [get], criticality: CRITICAL }", "`get` is no method", "GET or POST"),
+        ("{ header: x-criticality, criticality: CRITICAL }", "never believed", "ceiling"),
+        ("{ header: 'a b', criticality: CRITICAL }", "is no header", "NAME=VALUE"),
+        ("{ header: x, criticality: CRITICAL_PLUS }", "whoever sends a header", "identity"),
+        ("{ ceiling: CRITICAL_PLUS }", "claim CRITICAL_PLUS", "named in full"),
+        ("{ identity: shop, ceiling: CRITICAL }", "spiffe", "dns:NAME"),
+        ("{ path: /a, level: CRITICAL }", "level", ""),
+    ] {
+        let text = format!("edge:\n  rules:\n    - {rule}\n");
+        let error = parse_role("edge", "", &text).unwrap_err();
+        assert!(error.starts_with("proxy.yaml:5:"), "{rule}: {error}");
+        assert!(error.contains(what) && error.contains(right), "{rule}: {error}");
+    }
+    for (role, service, rest, what, right) in [
+        ("outbound", "", "edge: {}", "for strangers", "role: edge"),
+        ("outbound", ", queue: {}", "", "nothing waits", "role: batch"),
+        ("edge", ", pace: {}", "", "nothing waits", "role: batch"),
+        ("batch", ", retries: {}", "", "its pace does both", "queue and pace"),
+        ("batch", "", "edge: {}", "for strangers", "role: edge"),
+        ("batch", ", pace: { backoff: 2 }", "", "backoff", "docs/proxy-batch.md"),
+        ("batch", ", queue: { items: 0 }", "", "", ""),
+        ("edge", "", "edge: { client: { burst: 3 } }", "burst without", "edge.client.rate"),
+        ("edge", "", "edge: { headers: { bytes: 100 } }", "h1_buffer_max", "8 KiB"),
+        (
+            "edge",
+            "",
+            "edge: { rules: [{ identity: 'dns:a', ceiling: CRITICAL }] }",
+            "not asked for certificates",
+            "client_ca",
+        ),
+    ] {
+        let error = parse_role(role, service, rest).unwrap_err();
+        assert!(error.contains(what) && error.contains(right), "{role} {service} {rest}: {error}");
+    }
+}
+
+#[test]
+fn every_key_of_the_batch_role_has_its_effect() {
+    let plain = parse_role("batch", "", "").unwrap();
+    assert_eq!((plain.name.as_str(), plain.criticality), ("batch", Criticality::Sheddable));
+    assert_eq!(plain.identities.peer(None).ceiling(), Criticality::SheddablePlus);
+    assert_eq!(plain.services[0].queue, Some(QueueConfig::default()));
+    let service = ", queue: { items: 5, bytes: 6, body: 7, attempts: 2 }, pace: { connections: 3, \
+                   window: 9, utilization: 0.5, growth: 0.02, backoff: 0.7, probe: 2s, \
+                   pushback_max: 1m }";
+    let granted = "ceiling: CRITICAL\ndefault_criticality: SHEDDABLE_PLUS";
+    let config = parse_role("batch", service, granted).unwrap();
+    assert_eq!(config.identities.peer(None).ceiling(), Criticality::Critical);
+    assert_eq!(config.criticality, Criticality::SheddablePlus);
+    let queue = config.services[0].queue.unwrap();
+    assert_eq!((queue.batch.queue_max, queue.bytes_max, queue.body_max), (5, 6, 7));
+    assert_eq!((queue.attempts_max.get(), queue.connections_max.get()), (2, 3));
+    let pace = queue.batch.pace;
+    assert_eq!((pace.window_max, pace.utilization_target), (9, 0.5));
+    assert_eq!((pace.growth, pace.backoff), (0.02, 0.7));
+    assert_eq!(pace.probe_interval, Duration::from_secs(2));
+    assert_eq!(pace.pushback_max, Duration::from_secs(60));
 }
 
 #[test]
@@ -164,8 +283,8 @@ fn a_file_says_its_role() {
     for text in [inbound.to_owned(), format!("role: inbound\n{inbound}")] {
         assert!(matches!(Role::parse("proxy.yaml", &text), Ok(Role::Inbound(_))), "{text}");
     }
-    let error = Role::parse("proxy.yaml", "role: edge").unwrap_err().to_string();
-    assert!(error.contains("edge") && error.contains("outbound"), "{error}");
+    let error = Role::parse("proxy.yaml", "role: sideways").unwrap_err().to_string();
+    assert!(error.contains("sideways") && error.contains("outbound"), "{error}");
     let error = parse(&format!("role: outbound\n{inbound}")).unwrap_err();
     assert!(error.contains("role: inbound"), "{error}");
 }

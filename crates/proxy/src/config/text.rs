@@ -9,7 +9,7 @@ use tidegate::Criticality;
 
 /// Separates what is wrong from what would be right on the way through the parser, which knows
 /// errors of one line only.
-const RIGHT: &str = "; right: ";
+pub(super) const RIGHT: &str = "; right: ";
 
 /// Something that is written as one word.
 #[derive(Debug, Clone)]

@@ -131,3 +131,24 @@ proptest! {
         prop_assert_eq!(request.headers().contains_key("x-a"), !named);
     }
 }
+
+#[test]
+fn nobody_changes_to_another_http() {
+    for (upgrade, wanted) in [
+        ("websocket", true),
+        ("WebSocket", true),
+        ("h2c", false),
+        ("H2C", false),
+        ("websocket, h2c", false),
+        (" h2c ", false),
+        ("HTTP/2.0", false),
+    ] {
+        let request = Request::builder().header("connection", "upgrade, http2-settings");
+        let request = request.header("upgrade", upgrade).header("http2-settings", "AAMAAABk");
+        let mut request = request.uri("/").header("host", "x").body(()).unwrap();
+        assert_eq!(wants_upgrade(&request), wanted, "{upgrade}");
+        outgoing(&mut request, false, wanted).unwrap();
+        assert_eq!(request.headers().contains_key("upgrade"), wanted, "{upgrade}");
+        assert!(!request.headers().contains_key("http2-settings"));
+    }
+}

@@ -7,8 +7,7 @@
 //! | its deadline has passed, or our own limit | 504 | `DEADLINE_EXCEEDED` | nobody waits |
 //! | the rest | see [`refuse`](crate::refuse) | | |
 
-use super::at::Sent;
-use crate::pool::{Failure, Leased};
+use crate::pool::Failure;
 use crate::refuse::Refusal;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -16,14 +15,14 @@ use core::task::{Context, Poll, ready};
 use http::{Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use std::error::Error;
-use tidegate::client::{self, Balanced, BoxError, NoEndpoint, Throttled, TimedOut, Watched};
+use tidegate::client::{BoxError, NoEndpoint, Throttled, TimedOut};
 use tidegate_core::decision::Reason;
 use tidegate_wire::grpc::Code;
 use tidegate_wire::headers::GRPC_STATUS;
 use tidegate_wire::protocol::Protocol;
 
 /// The answer to a call that ended in `error`.
-pub(super) fn refused(error: &BoxError, protocol: Protocol, version: Version) -> Response<Bytes> {
+pub(crate) fn refused(error: &BoxError, protocol: Protocol, version: Version) -> Response<Bytes> {
     let error: &(dyn Error + 'static) = &**error;
     if let Some(throttled) = Throttled::find(error) {
         let mut response = throttled.respond(protocol, version);
@@ -59,9 +58,6 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
     None
 }
 
-/// What the layer hands on.
-type Watching = client::Body<Watched<Leased<Sent>, Balanced>>;
-
 /// The backend's body, which knows its end.
 ///
 /// Whoever watches a body wants to be polled once more after its last byte, and so lets it end no
@@ -69,19 +65,19 @@ type Watching = client::Body<Watched<Leased<Sent>, Balanced>>;
 /// call would have been abandoned. What is left is zero by then, unless trailers follow, which over
 /// HTTP/1 they cannot where a length was promised.
 #[derive(Debug)]
-pub(super) struct Whole {
-    inner: Pin<Box<Watching>>,
+pub(crate) struct Whole<B> {
+    inner: Pin<Box<B>>,
     http1: bool,
     begun: bool,
 }
 
-impl Whole {
-    pub(super) fn new(body: Watching, version: Version) -> Self {
+impl<B> Whole<B> {
+    pub(crate) fn new(body: B, version: Version) -> Self {
         Self { inner: Box::pin(body), http1: version != Version::HTTP_2, begun: false }
     }
 }
 
-impl Body for Whole {
+impl<B: Body<Data = Bytes, Error = hyper::Error>> Body for Whole<B> {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -24,15 +24,18 @@ use tidegate::serve::{BodyError, RequestBody};
 use tidegate_wire::headers::ENDPOINT_LOAD_METRICS_FORMAT;
 use tidegate_wire::protocol::Protocol;
 use tidegate_wire::{attempt, criticality, deadline};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
 /// What goes to endpoints.
 #[derive(Debug)]
-pub(super) enum Content {
+pub(crate) enum Content {
     /// A caller's body.
     Theirs(RequestBody),
-    /// What we ask ourselves.
+    /// What we ask ourselves, or have kept.
     Ours(Option<Bytes>),
+    /// A caller's body of which we have read some.
+    Begun(Option<Bytes>, RequestBody),
 }
 
 impl Default for Content {
@@ -42,7 +45,7 @@ impl Default for Content {
 }
 
 /// As far as it is short it can be sent twice.
-pub(super) type Sent = Replay<Content>;
+pub(crate) type Sent = Replay<Content>;
 
 /// How often a caller has tried before, in a request's extensions.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +57,8 @@ pub(crate) struct At {
     /// One for each worker.
     pools: Arc<[Arc<Pool<Sent>>]>,
     says: Says,
+    /// How many connections there may be, if that is limited.
+    room: Option<Arc<Semaphore>>,
 }
 
 /// What endpoints of a service are told besides the request.
@@ -75,7 +80,14 @@ impl At {
     ) -> Self {
         let pools = (0..workers).map(|_| Pool::new(place.clone(), config, secure.cloned()));
         let pools = pools.collect();
-        Self { pools, says }
+        Self { pools, says, room: None }
+    }
+
+    /// With so many connections at the most, which whoever finds none free waits for. Over HTTP/2
+    /// there are few anyway.
+    pub(super) fn at_most(mut self, connections: Option<usize>) -> Self {
+        self.room = connections.map(|count| Arc::new(Semaphore::new(count)));
+        self
     }
 
     /// The pool of the worker whose thread this is.
@@ -85,7 +97,7 @@ impl At {
 }
 
 impl Service<Request<Sent>> for At {
-    type Response = Response<Leased<Sent>>;
+    type Response = Response<Roomed>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -109,7 +121,7 @@ impl Service<Request<Sent>> for At {
         }
         // What is kept of a request in its extensions is nothing for hyper to carry along.
         request.extensions_mut().clear();
-        let pool = Arc::clone(self.pool());
+        let (pool, room) = (Arc::clone(self.pool()), self.room.clone());
         Box::pin(async move {
             let told = |failure: Failure| -> BoxError {
                 match failure {
@@ -128,8 +140,42 @@ impl Service<Request<Sent>> for At {
                     hop::to_http2(&mut request)?;
                 }
             }
-            pool.send(request, http2).await.map_err(told)
+            let place = match room.filter(|_| !http2) {
+                // Nobody closes it.
+                Some(room) => room.acquire_owned().await.ok(),
+                None => None,
+            };
+            let response = pool.send(request, http2).await.map_err(told)?;
+            Ok(response.map(|body| Roomed { body, _place: place }))
         })
+    }
+}
+
+/// The body of an answer, on a connection that has its place until the end of it.
+#[derive(Debug)]
+pub(crate) struct Roomed {
+    // Given back first, so that whoever comes next finds the connection free.
+    body: Leased<Sent>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Body for Roomed {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -154,6 +200,10 @@ impl Body for Content {
         match &mut *self {
             Self::Theirs(body) => Pin::new(body).poll_frame(context),
             Self::Ours(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            Self::Begun(first, rest) => match first.take() {
+                Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
+                None => Pin::new(rest).poll_frame(context),
+            },
         }
     }
 
@@ -161,6 +211,7 @@ impl Body for Content {
         match self {
             Self::Theirs(body) => body.is_end_stream(),
             Self::Ours(bytes) => bytes.is_none(),
+            Self::Begun(first, rest) => first.is_none() && rest.is_end_stream(),
         }
     }
 
@@ -168,6 +219,15 @@ impl Body for Content {
         match self {
             Self::Theirs(body) => body.size_hint(),
             Self::Ours(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Begun(first, rest) => {
+                let read = first.as_ref().map_or(0, Bytes::len) as u64;
+                let mut hint = SizeHint::new();
+                hint.set_lower(rest.size_hint().lower().saturating_add(read));
+                if let Some(upper) = rest.size_hint().upper() {
+                    hint.set_upper(upper.saturating_add(read));
+                }
+                hint
+            }
         }
     }
 }

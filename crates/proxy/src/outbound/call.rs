@@ -1,8 +1,9 @@
 //! One call of the program's, on its way to the backends.
 
 use super::answer::{Whole, refused};
-use super::at::{At, Content, Sent, TriedBefore};
-use super::config::Host;
+use super::at::{At, Content, Roomed, Sent, TriedBefore};
+use super::config::{Host, ServiceConfig};
+use crate::edge::Told;
 use crate::exchange::{ProxyBody, answered};
 use crate::hop::{self, Unforwardable};
 use crate::pool::Protocol as Speaks;
@@ -15,7 +16,7 @@ use core::task::{Context, Poll};
 use http::header::HOST;
 use http::{Request, Response};
 use std::sync::Arc;
-use tidegate::client::{self, Balancer, Replay};
+use tidegate::client::{self, Balanced, Balancer, Replay, Watched};
 use tidegate::serve::RequestBody;
 use tidegate::server::{Admission, Ticket};
 use tidegate::{Criticality, Task};
@@ -32,14 +33,19 @@ pub(super) struct Outbound {
 
 /// What is the same for all calls to a service.
 #[derive(Debug)]
-pub(super) struct About {
-    pub(super) name: String,
+pub(crate) struct About {
+    pub(crate) name: String,
     pub(super) protocol: Speaks,
     pub(super) host: Option<Host>,
-    pub(super) criticality: Option<Criticality>,
+    pub(crate) criticality: Option<Criticality>,
+    /// Whether an edge has told what requests count as.
+    pub(super) told: bool,
 }
 
-type Answer = Response<ProxyBody<Whole>>;
+/// What the layer hands on.
+type Watching = client::Body<Watched<Roomed, Balanced>>;
+
+type Answer = Response<ProxyBody<Whole<Watching>>>;
 
 impl Service<Request<RequestBody>> for Outbound {
     type Response = Answer;
@@ -52,7 +58,9 @@ impl Service<Request<RequestBody>> for Outbound {
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let about = &self.about;
-        match self.task.admit(&request, Some(&about.name), about.criticality) {
+        let told = if about.told { request.extensions().get::<Told>().copied() } else { None };
+        let level = told.map(|told| told.0).or(about.criticality);
+        match self.task.admit(&request, Some(&about.name), level) {
             Admission::Rejected(response) => {
                 Box::pin(core::future::ready(Ok(response.map(ProxyBody::ours))))
             }
@@ -102,8 +110,18 @@ fn failed(mut ticket: Ticket, response: Response<Bytes>) -> Answer {
 }
 
 impl About {
+    pub(crate) fn new(service: &ServiceConfig, told: bool) -> Arc<Self> {
+        Arc::new(Self {
+            name: service.name.clone(),
+            protocol: service.pool.protocol,
+            host: service.host.clone(),
+            criticality: service.criticality,
+            told,
+        })
+    }
+
     /// Whether a call goes by HTTP/2.
-    const fn http2(&self, protocol: Protocol) -> bool {
+    pub(crate) const fn http2(&self, protocol: Protocol) -> bool {
         match self.protocol {
             Speaks::Auto => matches!(protocol, Protocol::Grpc),
             Speaks::Http1 => false,
@@ -112,9 +130,9 @@ impl About {
     }
 
     /// Makes a request that came to us one that goes to an endpoint, whichever that is.
-    fn address(
+    pub(crate) fn address<B>(
         &self,
-        request: &mut Request<RequestBody>,
+        request: &mut Request<B>,
         http2: bool,
         upgrade: bool,
     ) -> Result<(), Refusal> {

@@ -6,10 +6,11 @@
 use super::endpoints::InvalidEndpoints;
 use super::health::HealthConfig;
 use crate::config::connection_limits;
+use crate::edge::EdgeConfig;
 use crate::pool::{PoolConfig, Upstream};
 use crate::tls::UpstreamTls;
 use core::fmt;
-use core::num::NonZeroUsize;
+use core::num::{NonZeroU32, NonZeroUsize};
 use core::time::Duration;
 use http::HeaderValue;
 use http::uri::{Authority, PathAndQuery};
@@ -26,6 +27,7 @@ use tidegate_core::connection::gate::ConnectionLimits;
 use tidegate_core::retry::{BudgetConfig, RetryPolicy};
 use tidegate_core::spillover::{Datacenter, DatacenterId};
 use tidegate_core::throttle::ThrottleConfig;
+use tidegate_tls::ServerOptions;
 use tidegate_wire::customer::Identities;
 
 /// How often a file is looked at: a change is picked up within a second, and a file that is read
@@ -55,6 +57,10 @@ pub struct OutboundConfig {
     pub identities: Identities,
     /// What calls count as that do not say.
     pub criticality: Criticality,
+    /// What strangers may do, if callers are strangers: the edge role.
+    pub edge: Option<EdgeConfig>,
+    /// How callers are spoken to, if by TLS.
+    pub tls: Option<ServerOptions>,
     /// Where the page for operators is, if anywhere.
     pub admin: Option<SocketAddr>,
     /// Who hears what an operator should know.
@@ -62,6 +68,17 @@ pub struct OutboundConfig {
 }
 
 impl OutboundConfig {
+    /// For batch work to `services`, which is sheddable: it may claim no more than
+    /// `SHEDDABLE_PLUS`.
+    pub fn batch(services: Vec<ServiceConfig>) -> Self {
+        Self {
+            name: "batch".to_owned(),
+            criticality: Criticality::Sheddable,
+            identities: Identities::default().unidentified(Criticality::SheddablePlus),
+            ..Self::new(services)
+        }
+    }
+
     /// For calls to `services`.
     pub fn new(services: Vec<ServiceConfig>) -> Self {
         Self {
@@ -73,6 +90,8 @@ impl OutboundConfig {
             life: LifeConfig::default(),
             identities: Identities::default().unidentified(Criticality::CriticalPlus),
             criticality: Criticality::Critical,
+            edge: None,
+            tls: None,
             admin: None,
             voice: Voice::default(),
         }
@@ -128,6 +147,40 @@ pub struct ServiceConfig {
     pub criticality: Option<Criticality>,
     /// Whether criticality, deadline and attempt go out with calls.
     pub propagate: bool,
+    /// What waits before it: in the batch role, and in no other.
+    pub queue: Option<QueueConfig>,
+}
+
+/// What waits before a service, and how it goes on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct QueueConfig {
+    /// Requests that may wait, and the pace at which they go on.
+    pub batch: tidegate_core::batch::BatchConfig,
+    /// Bytes that those may have together: headers, and what is kept of bodies. A worker's request
+    /// of a few kilobytes ten thousand times is well within.
+    pub bytes_max: u64,
+    /// How many bytes of a body are read before its request waits. A longer one is read on when it
+    /// is its turn; that its caller has left is not noticed before, and it is sent once only.
+    pub body_max: usize,
+    /// Connections to one endpoint, and so many requests at once where each has its own.
+    pub connections_max: NonZeroUsize,
+    /// How often a request is sent that backends refuse, the first time included.
+    pub attempts_max: NonZeroU32,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self {
+            batch: tidegate_core::batch::BatchConfig::default(),
+            bytes_max: 256 << 20,
+            body_max: 64 << 10,
+            // Enough for a backend of 16 CPUs to be kept busy by requests that never wait, and
+            // nothing beside the connections of interactive callers.
+            connections_max: NonZeroUsize::MIN.saturating_add(15),
+            attempts_max: NonZeroU32::MIN.saturating_add(2),
+        }
+    }
 }
 
 impl ServiceConfig {
@@ -157,6 +210,7 @@ impl ServiceConfig {
             attempt_timeout: None,
             criticality: None,
             propagate: true,
+            queue: None,
         }
     }
 

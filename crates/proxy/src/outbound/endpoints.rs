@@ -29,7 +29,7 @@ pub struct InvalidEndpoints {
 }
 
 impl InvalidEndpoints {
-    pub(super) fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
+    pub(crate) fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
         Self { place: String::new(), line: None, what: what.into(), right: right.into() }
     }
 

@@ -30,6 +30,10 @@ mod endpoints;
 mod health;
 mod probe;
 
+pub(crate) use answer::{Whole, refused};
+pub(crate) use at::{At, Content, Roomed, Sent};
+pub(crate) use call::About;
+pub use config::QueueConfig;
 pub use config::{
     DNS_PERIOD, DatacenterConfig, Endpoints, FILE_PERIOD, Host, InvalidHost, OutboundConfig,
     Resolver, ServiceConfig, Voice,
@@ -38,10 +42,12 @@ pub use endpoints::InvalidEndpoints;
 pub(crate) use endpoints::parse as parse_endpoint;
 pub use health::{Check, HealthConfig};
 
+use crate::edge::{Edge, Make};
 use crate::run::{self, Proxy, ProxyError, Setting};
 use crate::sockets::Sockets;
-use at::{At, Says};
-use call::{About, Outbound};
+use crate::tls;
+use at::Says;
+use call::Outbound;
 use core::time::Duration;
 use health::Checker;
 use probe::Probe;
@@ -53,6 +59,7 @@ use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::Life;
 use tidegate::report::LoadReports;
+use tidegate::serve::Tls;
 use tidegate_core::connection::gate::ConnectionGate;
 use tower_layer::Layer as _;
 
@@ -62,6 +69,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         let right = "one service at least, with a name, where to listen and endpoints";
         return Err(InvalidEndpoints::new("there is no service to call", right).into());
     }
+    let tls = config.tls.map(|options| tls::server(options, &config.voice)).transpose()?;
     let count = run::worker_count(config.workers);
     // Nobody ticks it: it counts, and refuses only what is too late. Load that is too much for the
     // backends is the throttles' matter, and there is no other proxy to send the rest to.
@@ -75,7 +83,8 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
     // Without the gate, for the same reason: a program that shuts down still has calls to make.
     let life = Life::new(config.life, task.clock().clone());
     let (mut admin, mut services) = (Admin::new(&task), Vec::new());
-    let mut doors: Vec<run::Doors<Outbound>> = (0..count).map(|_| Vec::new()).collect();
+    let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
+    let mut doors: Vec<run::Doors<Make<Outbound>>> = (0..count).map(|_| Vec::new()).collect();
     for service in &config.services {
         let (listeners, address) = sockets.listen(service.listen, count)?;
         let layer = layer(service);
@@ -84,40 +93,27 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         let outbound = Outbound {
             task: task.clone(),
             client: layer.layer(balancer),
-            about: Arc::new(About {
-                name: service.name.clone(),
-                protocol: service.pool.protocol,
-                host: service.host.clone(),
-                criticality: service.criticality,
-            }),
+            about: About::new(service, edge.is_some()),
         };
         for (doors, listener) in doors.iter_mut().zip(listeners) {
-            doors.push((listener, outbound.clone()));
+            doors.push((listener, Make::new(edge.clone(), outbound.clone())));
         }
         services.push((service.name.clone(), address));
     }
-    let page = run::page(config.admin, &life, admin, &mut sockets)?;
+    let page = run::page(config.admin, &life, run::shown(admin, edge.as_ref()), &mut sockets)?;
     let gate = Arc::new(ConnectionGate::new(config.connections)?);
     let setting = Setting {
         clock: task.clock().clone(),
         life: life.clone(),
         gate,
         limits: config.limits,
-        tls: None,
+        tls: tls.map(Tls::from),
+        edge,
     };
     let workers = run::spawn_workers(&setting, doors.into_iter())?;
-    let watched = "nobody: it stands beside a client".to_owned();
-    Ok(Proxy {
-        task,
-        life,
-        services,
-        watched,
-        workers,
-        page,
-        config: None,
-        sockets,
-        responder: None,
-    })
+    let watched = "nobody: what it calls is elsewhere".to_owned();
+    let (config, responder) = (None, None);
+    Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder })
 }
 
 fn layer(service: &ServiceConfig) -> Layer {
@@ -133,7 +129,8 @@ fn layer(service: &ServiceConfig) -> Layer {
         .build()
 }
 
-fn balancer(
+/// A balancer over the endpoints of `service`, with connections for each of so many workers.
+pub(crate) fn balancer(
     service: &ServiceConfig,
     workers: usize,
     voice: &Voice,
@@ -145,17 +142,18 @@ fn balancer(
         Ok::<_, ProxyError>((tls, client))
     });
     let secure = secure.transpose()?;
-    let says = Says {
-        asks: matches!(service.balance, Balance::Weighted(_) | Balance::Prequal(_)),
-        propagate: service.propagate,
-    };
+    // The pace of a queue goes by load reports as well.
+    let weighs = matches!(service.balance, Balance::Weighted(_) | Balance::Prequal(_));
+    let connections_max = service.queue.as_ref().map(|queue| queue.connections_max.get());
+    let says = Says { asks: weighs || service.queue.is_some(), propagate: service.propagate };
     let make = move |endpoint: &Endpoint| {
         let place = config::upstream(endpoint)?;
         let secure = match &secure {
             Some((tls, client)) => tls.to(client, &place)?,
             None => None,
         };
-        Ok::<_, BoxError>(At::new(&place, pool, secure.as_ref(), workers, says))
+        let at = At::new(&place, pool, secure.as_ref(), workers, says);
+        Ok::<_, BoxError>(at.at_most(connections_max))
     };
     let mut builder = Balancer::builder(discovery, make)
         .balance(service.balance)

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod authority;
+mod batch;
 mod connections;
 mod datagrams;
+mod edge;
+mod floods;
 mod forward;
 mod grpc;
 mod hostile;

@@ -7,9 +7,12 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use std::path::PathBuf;
 use tidegate_core::CostRate;
+use tidegate_core::Criticality;
 use tidegate_core::fleet::Limits;
+use tidegate_proxy::EdgeConfig;
+use tidegate_proxy::edge::Rule;
 use tidegate_tls::{Clients, Offer, Pem, ServerOptions};
-use tidegate_wire::customer::Identities;
+use tidegate_wire::customer::{Identities, IdentityPattern};
 
 fn get() -> Request<Full<Bytes>> {
     let request = Request::builder().uri("/a?b").header("host", "shop.example");
@@ -91,6 +94,44 @@ async fn customers_are_charged_by_their_certificates() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let _ = io.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
         assert!(io.read_u8().await.is_err());
+    }
+}
+
+/// Strangers claim in vain, partners up to their ceilings.
+#[tokio::test]
+async fn an_edge_knows_partners_by_their_certificates() {
+    let authority = Authority::new();
+    let rule = |identity: &str, ceiling| {
+        let mut rule = Rule::new();
+        rule.identity = Some(IdentityPattern::parse(identity).unwrap());
+        rule.ceiling = Some(ceiling);
+        rule
+    };
+    let mut edge = EdgeConfig::default();
+    edge.criticality = Criticality::SheddablePlus;
+    edge.rules = vec![
+        rule("spiffe://partner.example/till", Criticality::CriticalPlus),
+        rule("spiffe://partner.example/**", Criticality::Critical),
+    ];
+    let mut config = outbound(service(&[program(echo).await]));
+    config.edge = Some(edge);
+    let mut tls = authority.server(&["localhost"]);
+    tls.clients = Clients::Optional(Pem::text(&authority.root));
+    config.tls = Some(tls);
+    let proxy = Running::start(config);
+    for (shows, level) in [
+        (None, "SHEDDABLE_PLUS"),
+        (Some("spiffe://other.example/till"), "SHEDDABLE_PLUS"),
+        (Some("spiffe://partner.example/web"), "CRITICAL"),
+        (Some("spiffe://partner.example/till"), "CRITICAL_PLUS"),
+    ] {
+        let mut client = authority::client(proxy.address(), &authority.client(shows)).await;
+        let mut request = get();
+        request.headers_mut().insert("x-criticality", "CRITICAL_PLUS".parse().unwrap());
+        let answer = text(client.send_request(request).await.unwrap()).await;
+        assert!(answer.contains(&format!("\nx-criticality: {level}\n")), "{shows:?}: {answer}");
+        assert!(answer.contains("\nx-forwarded-for: 127.0.0.1\n"), "{answer}");
+        assert!(answer.contains("\nx-forwarded-proto: https\n"), "{answer}");
     }
 }
 

@@ -247,12 +247,21 @@ async fn stream(
                 return Ended::Moved;
             }
             Ok(Next::Go(leader)) => {
-                line.leader = leader.and_then(|leader| line.link.endpoint(&leader).ok());
+                line.leader = leader.and_then(|leader| elsewhere(&line.link, server, &leader));
                 return Ended::Moved;
             }
             Err(nonsense) => return Ended::Failed(nonsense.to_string()),
         }
     }
+}
+
+/// Where the leader is that `server` has told of: by host and port, spoken to as that server is.
+fn elsewhere(link: &Link, server: &str, leader: &str) -> Option<Endpoint> {
+    let scheme = match server.split_once("://") {
+        Some((scheme, _)) if !leader.contains("://") => format!("{scheme}://"),
+        _ => String::new(),
+    };
+    link.endpoint(&format!("{scheme}{leader}")).ok()
 }
 
 /// Says goodbye, and waits for a moment until the server has ended the stream.

@@ -18,6 +18,7 @@
 //! what shares are for, and [`Service::oversubscription`] says by how much.
 
 mod doorman;
+mod election;
 mod fault;
 mod raw;
 mod resolve;
@@ -27,6 +28,7 @@ mod units;
 mod who;
 
 pub use crate::access::{DoormanAccess, ServiceAccess};
+pub use election::EtcdElection;
 pub use fault::Refused;
 pub use who::Exposed;
 
@@ -45,6 +47,20 @@ use tidegate_wire::customer::IdentityPattern;
 /// The port of a server that is not told another.
 pub const PORT: u16 = 7300;
 
+/// What is of one server, and what limits that all share say nothing of.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Own {
+    pub(crate) tls: Option<ServerOptions>,
+    operators: Vec<IdentityPattern>,
+}
+
+impl Own {
+    /// What this configuration says of it.
+    pub fn of(config: &Config) -> Self {
+        Self { tls: config.tls.clone(), operators: config.operators.clone() }
+    }
+}
+
 /// A configuration that can be run.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -56,6 +72,8 @@ pub struct Config {
     /// Where the number of the last election is kept, so that a restart is a later one even if the
     /// clock was set back.
     pub state: Option<PathBuf>,
+    /// How several servers elect one; nothing for a single server.
+    pub election: Option<EtcdElection>,
     /// By name.
     pub services: BTreeMap<String, Service>,
     /// What clients of Doorman may share; nothing if they are not served.
@@ -132,10 +150,19 @@ impl Config {
         Ok(())
     }
 
+    /// Reads what all servers have in common: services and `doorman`, and nothing of one server,
+    /// for that which has `own`.
+    pub fn parse_limits(file: &str, text: &str, own: &Own) -> Result<Self, Refused> {
+        shape(text).and_then(|raw| resolve::limits_only(raw, own)).map_err(|fault| fault.of(file))
+    }
+
     /// What people should know of it, line by line: services, customers, and by how much each is
     /// oversubscribed.
     pub fn summary(&self) -> String {
         let mut lines = Vec::new();
+        if let Some(election) = &self.election {
+            lines.push(election.summary());
+        }
         for (name, service) in &self.services {
             let of = service.oversubscription().map_or_else(
                 || "no capacity said".to_owned(),
@@ -150,7 +177,11 @@ impl Config {
 }
 
 fn read(text: &str) -> Result<Config, Fault> {
+    shape(text).and_then(resolve::file)
+}
+
+fn shape(text: &str) -> Result<raw::File, Fault> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let raw = serde_saphyr::from_str_with_options::<raw::File>(text, options);
-    resolve::file(raw.map_err(|error| Fault::from_yaml(&error))?)
+    raw.map_err(|error| Fault::from_yaml(&error))
 }

@@ -25,6 +25,7 @@ pub(super) struct Quota {
     pub(super) tls: Option<Tls>,
     pub(super) trust_network: Option<Spanned<bool>>,
     pub(super) operators: Option<Who>,
+    pub(super) election: Option<Spanned<Election>>,
     pub(super) services: Option<Spanned<Named<Service>>>,
     pub(super) doorman: Option<Doorman>,
 }
@@ -38,6 +39,14 @@ pub(super) struct Tls {
     pub(super) cert: String,
     pub(super) key: String,
     pub(super) client_ca: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Election {
+    pub(super) etcd: Spanned<Vec<Spanned<String>>>,
+    pub(super) prefix: Option<Spanned<String>>,
+    pub(super) ttl: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

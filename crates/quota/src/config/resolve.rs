@@ -1,10 +1,11 @@
 //! From the file to what it means.
 
+use super::election;
 use super::fault::Fault;
 use super::raw::{self, Limit, Named};
 use super::units::{cpus, duration, share, size};
 use super::who::{self, Exposed, Reader};
-use super::{Config, PORT, Service};
+use super::{Config, Own, PORT, Service};
 use crate::access;
 use core::time::Duration;
 use serde_saphyr::Spanned;
@@ -22,6 +23,11 @@ const REPORT_MAX: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
+    resolve(file, None)
+}
+
+/// What the file says, but for what somebody has already.
+fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
     let at = file.quota.referenced;
     let quota = file.quota.value;
     let listen_at = quota.listen.as_ref().map_or(at, |text| text.referenced);
@@ -32,29 +38,45 @@ pub(super) fn file(file: raw::File) -> Result<Config, Fault> {
             Fault::at(&text, what, "address and port, such as 0.0.0.0:7300 or [::]:7300")
         })?,
     };
-    let tls = quota.tls.map(who::tls);
+    let tls = own.map_or_else(|| quota.tls.map(who::tls), |own| own.tls.clone());
     let identified = tls.as_ref().is_some_and(|tls| access::proves(&tls.clients));
     let trust_network = trust(quota.trust_network.as_ref(), identified)?;
     Exposed::check(listen, identified, trust_network)
         .map_err(|exposed| Fault::new(listen_at, exposed.to_string(), Exposed::REMEDY))?;
     let reader = Reader { identified };
-    let operators = reader.list(quota.operators)?;
+    let told = quota.operators;
+    let operators = own.map_or_else(|| reader.list(told), |own| Ok(own.operators.clone()))?;
     let doorman = quota.doorman.map(|raw| super::doorman::resolve(raw, &reader)).transpose()?;
     let (doorman, doorman_access) = doorman.unzip();
     let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
-    if !found && doorman.is_none() {
+    let elsewhere = quota.services.is_none() && doorman.is_none();
+    let election = quota.election.map(|raw| election::resolve(raw, elsewhere)).transpose()?;
+    if !found && doorman.is_none() && !election.as_ref().is_some_and(|election| election.limits) {
         let at = quota.services.map_or(at, |services| services.referenced);
         let right = "at least one, such as `services: { search: { default: 10 } }`";
         return Err(Fault::new(at, "there are no services", right));
     }
     let services = quota.services.map(|services| services.value).unwrap_or_default();
     let services = named(services, "service", |name, raw| service(name, raw, &reader))?;
+    if let (Some(state), Some(_)) = (&quota.state, &election) {
+        let what = "a server that is elected remembers in etcd";
+        return Err(Fault::at(state, what, "leave `state` out, or `election`"));
+    }
     let state = quota.state.map(|path| PathBuf::from(path.value));
-    let advertise = quota.advertise.map_or_else(|| listen.to_string(), |text| text.value);
+    let advertise = match quota.advertise {
+        Some(text) => text.value,
+        None if election.is_some() && listen.ip().is_unspecified() => {
+            let what = format!("nobody can be sent to {listen}");
+            let right = "add `advertise: HOST:PORT`, where others reach this server";
+            return Err(Fault::new(at, what, right));
+        }
+        None => listen.to_string(),
+    };
     Ok(Config {
         listen,
         advertise,
         state,
+        election,
         services,
         doorman,
         tls,
@@ -73,6 +95,30 @@ fn trust(told: Option<&Spanned<bool>>, identified: bool) -> Result<bool, Fault> 
         }
         told => Ok(told.is_some_and(|told| told.value)),
     }
+}
+
+/// The same where keys that are of one server have no place.
+pub(super) fn limits_only(file: raw::File, own: &Own) -> Result<Config, Fault> {
+    let (all, quota) = (file.quota.referenced, &file.quota.value);
+    let texts =
+        [("listen", &quota.listen), ("state", &quota.state), ("advertise", &quota.advertise)];
+    let found = texts.into_iter().filter_map(|(key, text)| Some((key, text.as_ref()?.referenced)));
+    let others = [
+        ("election", quota.election.as_ref().map(|election| election.referenced)),
+        ("trust_network", quota.trust_network.as_ref().map(|trust| trust.referenced)),
+        ("operators", quota.operators.as_ref().map(|operators| operators.referenced)),
+        ("tls", quota.tls.as_ref().map(|_| all)),
+    ];
+    let others = others.into_iter().filter_map(|(key, at)| Some((key, at?)));
+    if let Some((key, at)) = found.chain(others).next() {
+        let what = format!("`{key}` is of one server, and this is for all");
+        return Err(Fault::new(
+            at,
+            what,
+            "`services` and `doorman` only; the rest in its own file",
+        ));
+    }
+    resolve(file, Some(own))
 }
 
 /// Names that people and metrics can bear, each once.

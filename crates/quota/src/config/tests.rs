@@ -295,3 +295,67 @@ fn nothing_is_open_by_an_omission() {
     assert!(config.listen_at("[::1]:1".parse().unwrap()).is_ok());
     assert!(parse(IDENTIFIED).unwrap().listen_at(anywhere).is_ok());
 }
+
+const ELECTED: &str = "\
+quota:
+  advertise: quota-1:7300
+  election: { etcd: ['http://etcd-1:2379', 'http://etcd-2:2379'], prefix: /fleet/, ttl: 5s }
+  services: { search: { default: 1 } }
+";
+
+#[test]
+fn an_election_is_read_and_what_cannot_be_is_refused() {
+    let election = parse(ELECTED).unwrap().election.unwrap();
+    assert_eq!(election.endpoints, ["http://etcd-1:2379", "http://etcd-2:2379"]);
+    assert_eq!((election.prefix.as_str(), election.ttl), ("/fleet", Duration::from_secs(5)));
+    assert!(!election.limits);
+    let short = parse("quota: { election: { etcd: ['http://[::1]:2379'] } }").unwrap();
+    let election = short.election.as_ref().unwrap();
+    assert_eq!(election.ttl, Duration::from_secs(3));
+    assert_eq!(election.prefix, "/tidegate/quota");
+    assert!(election.limits && short.services.is_empty());
+    let summary = "one of several, elected by etcd with 1 endpoint, limits from \
+                   /tidegate/quota/config";
+    assert_eq!(short.summary(), summary);
+    for (from, to, what) in [
+        ("http://etcd-2:2379", "https://etcd-2:2379", "`https://etcd-2:2379` is no endpoint"),
+        ("http://etcd-2:2379", "etcd-2:2379", "is no endpoint of etcd"),
+        ("http://etcd-2:2379", "http://etcd-2", "is no endpoint of etcd"),
+        ("['http://etcd-1:2379', 'http://etcd-2:2379']", "[]", "there is no endpoint"),
+        ("/fleet/", "'a b'", "cannot be what keys begin with"),
+        ("/fleet/", "'/'", "cannot be what keys begin with"),
+        ("5s", "1s", "`1s` does not belong here"),
+        ("5s", "2500ms", "is not in whole seconds"),
+        (
+            "advertise: quota-1:7300",
+            "listen: 0.0.0.0:7300\n  trust_network: true",
+            "nobody can be sent to 0.0.0.0:7300",
+        ),
+        ("advertise: quota-1:7300", "state: /x", "remembers in etcd"),
+        ("ttl: 5s", "tll: 5s", "tll"),
+    ] {
+        let refused = parse(&ELECTED.replace(from, to)).unwrap_err();
+        assert!(refused.what.contains(what), "{to}: {refused}");
+    }
+}
+
+#[test]
+fn limits_for_all_servers_have_nothing_of_one() {
+    let limits = |text: &str| Config::parse_limits("etcd:/q/config", text, &Own::default());
+    let config = limits("quota: { services: { search: { default: 1 } } }").unwrap();
+    assert_eq!(config.services.len(), 1);
+    for key in [
+        "listen: 0.0.0.0:1",
+        "state: /x",
+        "advertise: a:1",
+        "election: { etcd: [] }",
+        "operators: []",
+    ] {
+        let text = format!("quota:\n  {key}\n  services: {{ search: {{ default: 1 }} }}\n");
+        let refused = limits(&text).unwrap_err();
+        let name = key.split(':').next().unwrap();
+        assert!(refused.what.contains(&format!("`{name}` is of one server")), "{refused}");
+        assert_eq!(refused.line, 2);
+    }
+    assert!(limits("quota: {}").unwrap_err().what.contains("no services"));
+}

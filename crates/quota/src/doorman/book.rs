@@ -65,6 +65,12 @@ impl Book {
         Self { templates, since, resources: BTreeMap::new() }
     }
 
+    /// The server is the master from `since` on, and has to learn all leases.
+    pub(crate) fn begin(&mut self, since: Timestamp) {
+        self.since = since;
+        self.resources.clear();
+    }
+
     /// Other templates from now on; leases stay.
     pub(crate) fn reload(&mut self, templates: Option<Repository>) {
         match &templates {

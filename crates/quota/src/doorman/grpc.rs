@@ -1,14 +1,14 @@
 //! The four RPCs of Doorman.
 //!
 //! All are unary and quick: the book is held for microseconds, by a lock. Only the master answers,
-//! and a single server is the master; it therefore never says who else is.
+//! which is the leader; any other says who that is, as far as it knows.
 
 use super::book::{Book, Moment};
 use crate::access::{Access, Caller};
+use crate::server::seat::{NotLeader, Seat};
 use arc_swap::ArcSwap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate::clock::Clock;
 use tidegate_wire::proto::doorman as wire;
 use tidegate_wire::proto::doorman::capacity_server::{Capacity, CapacityServer};
 use tonic::{Request, Response, Status};
@@ -20,8 +20,8 @@ const MESSAGE_MAX: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Master {
     book: Arc<Mutex<Book>>,
-    clock: Clock,
-    /// Where the master is, for whoever asks any server.
+    seat: Arc<Seat>,
+    /// Where this server is.
     address: Arc<str>,
     access: Arc<ArcSwap<Access>>,
 }
@@ -29,11 +29,17 @@ pub(crate) struct Master {
 impl Master {
     pub(crate) fn new(
         book: Book,
-        clock: Clock,
+        seat: Arc<Seat>,
         address: &str,
         access: Arc<ArcSwap<Access>>,
     ) -> Self {
-        Self { book: Arc::new(Mutex::new(book)), clock, address: address.into(), access }
+        Self { book: Arc::new(Mutex::new(book)), seat, address: address.into(), access }
+    }
+
+    /// Is the master from now on, and knows of no leases.
+    pub(crate) fn begin(&self) {
+        let now = self.seat.clock.now();
+        self.book().begin(now);
     }
 
     pub(crate) fn service(&self) -> CapacityServer<Self> {
@@ -47,7 +53,13 @@ impl Master {
     fn moment(&self) -> Moment {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall = i64::try_from(wall.as_secs()).unwrap_or(i64::MAX);
-        Moment { now: self.clock.now(), wall }
+        Moment { now: self.seat.clock.now(), wall }
+    }
+
+    /// Who the master is, if it is another.
+    fn elsewhere(&self) -> Option<wire::Mastership> {
+        let NotLeader { leader } = self.seat.check().err()?;
+        Some(wire::Mastership { master_address: leader })
     }
 }
 
@@ -57,15 +69,21 @@ impl Capacity for Master {
         &self,
         _: Request<wire::DiscoveryRequest>,
     ) -> Result<Response<wire::DiscoveryResponse>, Status> {
+        let elsewhere = self.elsewhere();
+        let is_master = elsewhere.is_none();
         let master_address = Some(self.address.to_string());
-        let mastership = wire::Mastership { master_address };
-        Ok(Response::new(wire::DiscoveryResponse { mastership, is_master: true }))
+        let mastership = elsewhere.unwrap_or(wire::Mastership { master_address });
+        Ok(Response::new(wire::DiscoveryResponse { mastership, is_master }))
     }
 
     async fn get_capacity(
         &self,
         request: Request<wire::GetCapacityRequest>,
     ) -> Result<Response<wire::GetCapacityResponse>, Status> {
+        if let mastership @ Some(_) = self.elsewhere() {
+            let response = Vec::new();
+            return Ok(Response::new(wire::GetCapacityResponse { response, mastership }));
+        }
         let (caller, moment) = (Caller::of(&request), self.moment());
         let request = request.get_ref();
         let access = self.access.load();
@@ -79,6 +97,10 @@ impl Capacity for Master {
         &self,
         request: Request<wire::GetServerCapacityRequest>,
     ) -> Result<Response<wire::GetServerCapacityResponse>, Status> {
+        if let mastership @ Some(_) = self.elsewhere() {
+            let response = Vec::new();
+            return Ok(Response::new(wire::GetServerCapacityResponse { response, mastership }));
+        }
         let (caller, moment) = (Caller::of(&request), self.moment());
         let request = request.get_ref();
         let access = self.access.load();
@@ -92,8 +114,11 @@ impl Capacity for Master {
         &self,
         request: Request<wire::ReleaseCapacityRequest>,
     ) -> Result<Response<wire::ReleaseCapacityResponse>, Status> {
-        // What others have, it cannot name.
-        self.book().release(request.get_ref(), &Caller::of(&request));
-        Ok(Response::new(wire::ReleaseCapacityResponse { mastership: None }))
+        let mastership = self.elsewhere();
+        if mastership.is_none() {
+            // What others have, it cannot name.
+            self.book().release(request.get_ref(), &Caller::of(&request));
+        }
+        Ok(Response::new(wire::ReleaseCapacityResponse { mastership }))
     }
 }

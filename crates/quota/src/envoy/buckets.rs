@@ -1,11 +1,14 @@
 //! What one Envoy counts, and what it may let through: RLQS in numbers.
 //!
-//! Envoy counts requests and quotas are CPU time, so the cost of one request (`hit`) turns each
-//! into the other:
+//! Envoy counts requests and quotas are CPU time, so what a request of the customer costs in the
+//! mean (`costs`) turns each into the other:
 //!
 //! ```text
-//! demand = (allowed + denied) / time x hit        tokens a second = limit / hit
+//! demand = (allowed + denied) / time x cost        tokens a second = limit / cost
 //! ```
+//!
+//! A mean wavers with every answer. A bucket goes on with the one it has until it is off by a
+//! twentieth, or an Envoy would be told something new all the time.
 //!
 //! What the real Envoy does (seen on 1.40) shapes the rest. Its own `time_elapsed` is cut to whole
 //! seconds, so the time between reports is taken from the server's clock. A token bucket that is
@@ -33,6 +36,8 @@ pub(crate) const BUCKETS_MAX: usize = 4_096;
 pub(crate) const CUSTOMER: &str = "customer";
 /// A bucket that was not reported for so long is not counted any more: Envoy reports every 5 s.
 const SILENT: Duration = Duration::from_secs(60);
+/// A mean that is off by less than one part in so many is still right.
+const STEADY: u64 = 20;
 /// The first report of a bucket comes with its first request and tells no time.
 const FIRST: Duration = Duration::from_secs(1);
 /// With fewer tokens a second they are counted over [`FILL_LONG`]: rounding down loses a twentieth.
@@ -46,6 +51,8 @@ const FILL_MAX: u64 = 86_400;
 struct Bucket {
     customer: String,
     criticality: Criticality,
+    /// What a request costs, as it is reckoned with.
+    cost: Cost,
     used: CostRate,
     demand: CostRate,
     reported: Timestamp,
@@ -53,27 +60,28 @@ struct Bucket {
 }
 
 /// The buckets of one Envoy, by their ids.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Buckets {
-    hit: Cost,
     buckets: BTreeMap<BTreeMap<String, String>, Bucket>,
 }
 
 impl Buckets {
-    pub(crate) const fn new(hit: Cost) -> Self {
-        Self { hit, buckets: BTreeMap::new() }
-    }
-
-    /// Takes a report in. Returns whether there was room for it.
-    pub(crate) fn report(&mut self, usage: &BucketQuotaUsage, now: Timestamp) -> bool {
+    /// Takes a report in, of a customer of which `expect` says what requests cost. Returns whether
+    /// there was room for it.
+    pub(crate) fn report(
+        &mut self,
+        usage: &BucketQuotaUsage,
+        expect: impl Fn(&str) -> Cost,
+        now: Timestamp,
+    ) -> bool {
         let Some(id) = &usage.bucket_id else { return true };
         let room = self.buckets.len() < BUCKETS_MAX;
         let Some(bucket) = entry(&mut self.buckets, &id.bucket, room, now) else { return false };
         let span = now.since(bucket.reported);
         let span = if span.is_zero() { FIRST } else { span };
-        let rate = |requests: u64| {
-            Cost::from_nanos(requests.saturating_mul(self.hit.as_nanos())).per(span)
-        };
+        bucket.reckon(expect(&bucket.customer));
+        let cost = bucket.cost.as_nanos();
+        let rate = |requests: u64| Cost::from_nanos(requests.saturating_mul(cost)).per(span);
         bucket.used = rate(usage.num_requests_allowed);
         bucket.demand = rate(usage.num_requests_allowed.saturating_add(usage.num_requests_denied));
         bucket.reported = now;
@@ -116,7 +124,7 @@ impl Buckets {
             let place = places.entry(bucket.customer.clone()).or_default();
             let share = shares.get(&bucket.customer).and_then(|shares| shares.get(*place));
             *place += 1;
-            let strategy = strategy(share.copied().unwrap_or(CostRate::ZERO), self.hit);
+            let strategy = strategy(share.copied().unwrap_or(CostRate::ZERO), bucket.cost);
             if again || bucket.told.as_ref() != Some(&strategy) {
                 bucket.told = Some(strategy);
                 let strategy = RateLimitStrategy { strategy: Some(strategy) };
@@ -124,6 +132,16 @@ impl Buckets {
             }
         }
         said
+    }
+}
+
+impl Bucket {
+    /// A request costs `measured`; as long as that is about the same, nothing changes.
+    fn reckon(&mut self, measured: Cost) {
+        let (before, now) = (self.cost.as_nanos(), measured.as_nanos());
+        if before.abs_diff(now) > before / STEADY {
+            self.cost = measured;
+        }
     }
 }
 
@@ -144,6 +162,7 @@ fn entry<'a>(
                 .get("criticality")
                 .and_then(|name| name.parse().ok())
                 .unwrap_or(Criticality::Critical),
+            cost: Cost::ZERO,
             used: CostRate::ZERO,
             demand: CostRate::ZERO,
             reported: now,
@@ -255,7 +274,8 @@ mod tests {
 
     #[test]
     fn counts_become_rates_by_the_servers_clock_and_only_what_changed_is_told() {
-        let mut buckets = Buckets::new(Cost::from_millis(10));
+        let mut buckets = Buckets::default();
+        let ten = |_: &str| Cost::from_millis(10);
         let id = |customer: &str| BTreeMap::from([("customer".to_owned(), customer.to_owned())]);
         let usage = |customer: &str, allowed, denied| BucketQuotaUsage {
             bucket_id: Some(BucketId { bucket: id(customer) }),
@@ -264,8 +284,8 @@ mod tests {
             num_requests_denied: denied,
         };
         let at = Timestamp::from_secs;
-        assert!(buckets.report(&usage("a", 1, 0), at(10)));
-        assert!(buckets.report(&usage("a", 100, 400), at(15)));
+        assert!(buckets.report(&usage("a", 1, 0), ten, at(10)));
+        assert!(buckets.report(&usage("a", 100, 400), ten, at(15)));
         let usages = buckets.usages(at(15));
         let (used, demand) = usages["a"];
         assert_eq!((used[2], demand[2]), (cpus(0.2), cpus(1.0)));
@@ -275,9 +295,37 @@ mod tests {
         assert_eq!(buckets.assign(|_| Limits::total(cpus(0.4)), false).len(), 1);
         assert!(buckets.usages(at(100)).is_empty(), "nobody speaks of it any more");
         for n in 0..BUCKETS_MAX {
-            assert!(buckets.report(&usage(&n.to_string(), u64::MAX, u64::MAX), at(100)));
+            assert!(buckets.report(&usage(&n.to_string(), u64::MAX, u64::MAX), ten, at(100)));
         }
-        assert!(!buckets.report(&usage("one more", 1, 0), at(100)));
-        assert!(buckets.report(&usage("7", 1, 0), at(100)));
+        assert!(!buckets.report(&usage("one more", 1, 0), ten, at(100)));
+        assert!(buckets.report(&usage("7", 1, 0), ten, at(100)));
+    }
+    #[test]
+    fn a_mean_that_was_measured_turns_limits_into_requests() {
+        let mut buckets = Buckets::default();
+        let bucket = BTreeMap::from([("customer".to_owned(), "a".to_owned())]);
+        let usage = BucketQuotaUsage {
+            bucket_id: Some(BucketId { bucket }),
+            time_elapsed: None,
+            num_requests_allowed: 100,
+            num_requests_denied: 0,
+        };
+        let mut tokens = |millis: u64, second: u64| {
+            let at = Timestamp::from_secs(second);
+            assert!(buckets.report(&usage, |_| Cost::from_millis(millis), at));
+            let said = buckets.assign(|_| Limits::total(cpus(1.0)), false);
+            let (_, used) = buckets.usages(at).pop_first().unwrap();
+            let tokens = said.first().map(|(_, strategy)| match strategy.strategy {
+                Some(Strategy::TokenBucket(bucket)) => bucket.tokens_per_fill.unwrap(),
+                other => panic!("{other:?}"),
+            });
+            (tokens, used.0[2].as_cpus())
+        };
+        // A hundred requests in the first second; then in ten.
+        assert_eq!(tokens(10, 0), (Some(100), 1.0));
+        assert_eq!(tokens(40, 10), (Some(25), 0.4));
+        // About the same is the same, and nobody is told.
+        assert_eq!(tokens(41, 20), (None, 0.4));
+        assert_eq!(tokens(20, 30), (Some(50), 0.2));
     }
 }

@@ -5,22 +5,27 @@
 //!
 //! ```text
 //! question             open at this criticality?   no: counts as demand, at the mean cost
-//!                                                  yes: charges `hit`, if the file says so
+//!                                                  yes: charges `hit`, if the file says so and
+//!                                                  answers do not tell
 //! cost of an answer    charged, whatever the gate says: it was used
+//!                      not if RLQS has counted the request: then it only tells what they cost
 //! ```
 //!
 //! Between a question and the cost of its answer nothing is charged, so a burst may pass that would
 //! not have; what it used is owed and made up for before the next one.
 //!
 //! **The first question about a customer** finds only what is set aside for tasks without a grant.
-//! A refusal therefore has the desk report at once, not at the end of its interval.
+//! A refusal therefore has the desk report at once, not at the end of its interval; if it has just
+//! reported, as soon as there is something to tell again.
+//!
+//! **When there is no room** for one more task it refuses nobody, and tries again once an interval.
 
+use super::costs::Costs;
 use crate::client::member::{Member, Next};
 use crate::config::Service;
 use crate::server::grpc::read;
 use crate::server::owner::{Opened, Owner};
 use core::time::Duration;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::Task;
 use tidegate::clock::Clock;
@@ -29,16 +34,13 @@ use tidegate_core::quota::{QuotaConfig, QuotaLane};
 use tidegate_core::{Cost, Criticality, CustomerId};
 use tidegate_wire::proto::tidegate::quota::v1::TaskMessage;
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tonic::Code;
 
 /// What the desk is called among the tasks of its service.
 const NAME: &str = "envoy-desk";
 /// Reports that a refusal asks for are no more frequent; rates over less would be chance.
 const HASTE: Duration = Duration::from_millis(100);
-/// Until the first answer has told its cost.
-const COST_GUESS: Cost = Cost::from_millis(1);
-/// The weight of the latest answer in the mean: some thirty are remembered.
-const MEAN_WEIGHT: f64 = 1.0 / 32.0;
 /// Numbers for customers, of which those that were removed keep theirs.
 const CUSTOMERS_MIN: usize = 1_024;
 
@@ -53,6 +55,7 @@ struct Inner {
     task: Task,
     /// What a question costs that no answer will tell the cost of.
     hit: Option<Cost>,
+    costs: Costs,
     counting: Mutex<Counting>,
     refused: Notify,
 }
@@ -60,8 +63,6 @@ struct Inner {
 #[derive(Debug)]
 struct Counting {
     lane: QuotaLane,
-    /// Mean cost of answers in nanoseconds, by customer.
-    means: BTreeMap<CustomerId, f64>,
 }
 
 impl Desk {
@@ -77,8 +78,9 @@ impl Desk {
         quota.customers_max = (2 * service.customers.len()).max(CUSTOMERS_MIN);
         let task = Task::builder(name).clock(clock).quota(quota).system_signals(false).build()?;
         let lane = task.gate().quota().lane();
-        let counting = Mutex::new(Counting { lane, means: BTreeMap::new() });
-        let inner = Inner { task, hit: service.hit, counting, refused: Notify::new() };
+        let (hit, costs) = (service.hit, owner.costs.clone());
+        let counting = Mutex::new(Counting { lane });
+        let inner = Inner { task, hit, costs, counting, refused: Notify::new() };
         let desk = Self { inner: Arc::new(inner) };
         let member = Member::new(desk.inner.task.clone(), NAME.to_owned(), 1);
         tokio::spawn(take_part(Arc::downgrade(&desk.inner), member, owner, service.report_every));
@@ -93,18 +95,15 @@ impl Desk {
         hits: u64,
     ) -> Result<(), Duration> {
         let inner = &self.inner;
+        let each = inner.costs.expect(customer);
         let (customer, now) = (inner.task.customer(customer), inner.task.clock().now());
         let mut counting = inner.counting();
-        let each = inner.hit.unwrap_or_else(|| {
-            let mean = counting.means.get(&customer);
-            mean.map_or(COST_GUESS, |mean| Cost::from_nanos(*mean as u64))
-        });
         let cost = Cost::from_nanos(each.as_nanos().saturating_mul(hits));
         let open = inner.task.gate().quota().check(customer, criticality, now);
         if open.is_err() {
             counting.lane.refuse(customer, criticality, cost);
             inner.refused.notify_one();
-        } else if inner.hit.is_some() {
+        } else if inner.hit.is_some() && !inner.costs.are_measured() {
             let _ = counting.lane.charge(customer, criticality, cost, now);
         }
         open
@@ -113,12 +112,10 @@ impl Desk {
     /// An answer to a customer has used so much.
     pub(crate) fn used(&self, customer: &str, criticality: Criticality, cost: Cost) {
         let inner = &self.inner;
-        let (customer, now) = (inner.task.customer(customer), inner.task.clock().now());
-        let mut counting = inner.counting();
-        let _ = counting.lane.charge(customer, criticality, cost, now);
-        let nanos = cost.as_nanos() as f64;
-        let mean = counting.means.entry(customer).or_insert(nanos);
-        *mean += (nanos - *mean) * MEAN_WEIGHT;
+        let (id, now) = (inner.task.customer(customer), inner.task.clock().now());
+        let _ = inner.counting().lane.charge(id, criticality, cost, now);
+        // Names that nobody has configured are everyone else's.
+        inner.costs.told(if id == CustomerId::DEFAULT { "" } else { customer }, cost);
     }
 }
 
@@ -138,9 +135,19 @@ async fn take_part(
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reported = Instant::now();
+    // When to report, though the interval is not over.
+    let mut hurry: Option<Instant> = None;
     loop {
         let Some(hello) = member.hello().hello else { return };
-        let Ok(Opened { id, mut messages, .. }) = owner.open(hello).await else { return };
+        let Opened { id, mut messages, .. } = match owner.open(hello).await {
+            Ok(opened) => opened,
+            // Nobody owns the service any more, or nobody asks.
+            Err(status) if status.code() == Code::Unavailable || desk.strong_count() == 0 => return,
+            Err(_) => {
+                sleep(every).await;
+                continue;
+            }
+        };
         loop {
             let Some(inner) = desk.upgrade() else {
                 // The desk is gone: so is what it held.
@@ -160,12 +167,16 @@ async fn take_part(
                     // Nobody owns the service any more.
                     None => return,
                 },
-                _ = ticks.tick() => { reported = Instant::now(); member.tick() }
-                () = inner.refused.notified() => {
-                    if reported.elapsed() < HASTE {
-                        continue;
-                    }
-                    reported = Instant::now();
+                _ = ticks.tick() => {
+                    (reported, hurry) = (Instant::now(), None);
+                    member.tick()
+                }
+                () = inner.refused.notified(), if hurry.is_none() => {
+                    hurry = Some(reported + HASTE);
+                    continue;
+                }
+                () = sleep_until(hurry.unwrap_or(reported)), if hurry.is_some() => {
+                    (reported, hurry) = (Instant::now(), None);
                     member.tick()
                 }
             };
@@ -177,5 +188,69 @@ async fn take_part(
             }
         }
         sleep(HASTE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::server::book::Book;
+    use Criticality::Critical;
+    use tidegate::clock::Hand;
+    use tidegate_wire::proto::tidegate::quota::v1::Hello;
+
+    /// A service with these lines, led by somebody who has nothing to learn.
+    fn lead(lines: &str) -> (Service, Owner, Clock, Hand) {
+        let text = format!("quota:\n  services:\n    search: {lines}\n");
+        let service = Config::parse("test.yaml", &text).unwrap().services.remove("search").unwrap();
+        let (clock, hand) = Clock::manual();
+        let book = Book::new(service.clone(), 1, false, clock.now()).unwrap();
+        let owner = Owner::start("search".to_owned(), book, &service, clock.clone());
+        (service, owner, clock, hand)
+    }
+
+    /// Time passes, for the runtime and for the clock alike.
+    async fn pass(hand: &Hand, millis: u64) {
+        for _ in 0..millis / 5 {
+            hand.advance(Duration::from_millis(5));
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_right_after_a_report_is_told_before_the_interval_is_over() {
+        let (service, owner, clock, hand) =
+            lead("{ default: 1, customers: { bad: 2 }, reports: { every: 20s, round: 10ms } }");
+        let desk = Desk::open("search", &service, owner.clone(), clock).unwrap();
+        // It reports at 20 s, and is asked 10 ms later.
+        pass(&hand, 20_010).await;
+        while desk.ask("bad", Critical, 1).is_ok() {
+            desk.used("bad", Critical, Cost::from_millis(10));
+        }
+        let demand = async || {
+            let customers = owner.status().await.unwrap().customers;
+            customers.iter().find(|customer| customer.name == "bad").unwrap().demand.clone()
+        };
+        assert_eq!(demand().await, [0; 0]);
+        pass(&hand, 150).await;
+        assert!(demand().await[2] > 0, "{:?}", demand().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_desk_that_found_no_room_takes_its_place_when_there_is_some() {
+        let (service, owner, clock, hand) =
+            lead("{ default: 1, customers: { good: 2 }, sizes: { tasks: 1 } }");
+        let hello = Hello { service: "search".into(), task: "first".into(), ..Hello::default() };
+        let first = owner.open(hello).await.unwrap();
+        let desk = Desk::open("search", &service, owner.clone(), clock).unwrap();
+        pass(&hand, 5_000).await;
+        assert_eq!(desk.inner.task.customer("good"), CustomerId::DEFAULT, "it knows nobody");
+        owner
+            .hear(first.id, read(TaskMessage { leaves: true, ..TaskMessage::default() }).unwrap())
+            .await;
+        pass(&hand, 5_000).await;
+        assert_ne!(desk.inner.task.customer("good"), CustomerId::DEFAULT);
+        assert!(desk.ask("good", Critical, 1).is_ok());
     }
 }

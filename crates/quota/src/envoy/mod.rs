@@ -8,6 +8,7 @@
 //! what it may.
 
 mod buckets;
+pub(crate) mod costs;
 pub(crate) mod desk;
 pub(crate) mod rlqs;
 pub(crate) mod rls;

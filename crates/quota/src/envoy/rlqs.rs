@@ -5,10 +5,11 @@
 //! as it is sent. When its stream ends it has left: an Envoy that lives on keeps what it was told
 //! until [`TTL`] is over, and comes back long before.
 //!
-//! Of a service without a `hit` nobody knows what a request costs: its Envoys are refused, with
-//! what to do.
+//! Of a service without a `hit`, and of which no answer has told its cost, nobody knows what a
+//! request costs: its Envoys are refused, with what to do.
 
 use super::buckets::{BUCKETS_MAX, Buckets, CUSTOMER};
+use super::costs::Costs;
 use crate::access::{Caller, Pass, Voice};
 use crate::message::{limits, write_rates};
 use crate::server::Inner;
@@ -99,13 +100,14 @@ async fn serve(
     let mut pass = Pass::new(&inner.access, caller, &first.domain);
     let voice = pass.speak()?;
     let owner = inner.owner(&first.domain)?;
-    let Some(hit) = owner.service.hit else {
+    if !owner.costs.are_known() {
         return Err(Status::failed_precondition(format!(
             "service {:?} has no `hit`: say in the server's file what a request costs, such as \
-             `hit: 2ms`, so that CPU time can be counted in requests",
+             `hit: 2ms`, so that CPU time can be counted in requests, \
+             until answers tell their cost",
             first.domain
         )));
-    };
+    }
     let task = format!("rlqs-{}", ENVOYS.fetch_add(1, Ordering::Relaxed));
     let service = first.domain.clone();
     let hello = wire::Hello { service, task, ..wire::Hello::default() };
@@ -113,7 +115,8 @@ async fn serve(
     let Opened { id, mut messages, .. } = owner.open(hello).await?;
     let mut envoy = Envoy {
         voice,
-        buckets: Buckets::new(hit),
+        buckets: Buckets::default(),
+        costs: owner.costs.clone(),
         customers: BTreeMap::new(),
         held: BTreeMap::new(),
         epoch: 0,
@@ -141,6 +144,9 @@ async fn serve(
             },
             _ = ticks.tick() => Some(envoy.report()),
         };
+        if !owner.fence.is_open(inner.clock.now()) {
+            return Err(Status::unavailable("this server does not lead any more"));
+        }
         if !envoy.tell(out) {
             break Err(Status::resource_exhausted("assignments were not read for too long"));
         }
@@ -162,6 +168,7 @@ async fn leave(owner: &Owner, id: crate::server::book::StreamId) {
 struct Envoy {
     voice: Voice,
     buckets: Buckets,
+    costs: Costs,
     /// Numbers by name, and what may always be used.
     customers: BTreeMap<String, (u32, Limits)>,
     /// Grants, by number.
@@ -192,7 +199,7 @@ impl Envoy {
         for usage in &report.bucket_quota_usages {
             let of = usage.bucket_id.as_ref().and_then(|id| id.bucket.get(CUSTOMER));
             self.voice.speaks_for(of.map_or("", String::as_str))?;
-            room &= self.buckets.report(usage, now);
+            room &= self.buckets.report(usage, |customer| self.costs.expect(customer), now);
         }
         if room {
             return Ok(());

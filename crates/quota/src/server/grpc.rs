@@ -7,8 +7,10 @@
 
 use super::book::{Said, StreamId};
 use super::owner::{Opened, Owner};
+use super::seat::{NotLeader, Seat};
 use super::{Inner, Server};
 use crate::access::{Access, Caller, Pass};
+use crate::election::fence::Fence;
 use crate::message::{generation, limits, rates};
 use crate::name::is_name;
 use core::pin::Pin;
@@ -55,6 +57,9 @@ impl Quota for Answers {
         request: Request<Streaming<TaskMessage>>,
     ) -> Result<Response<Told>, Status> {
         let caller = Caller::of(&request);
+        if let Err(elsewhere) = self.inner.seat.check() {
+            return Ok(Response::new(Told::elsewhere(Arc::clone(&self.inner.seat), elsewhere)));
+        }
         let mut said = request.into_inner();
         let first = timeout(HELLO_WITHIN, said.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no hello came"))??;
@@ -75,6 +80,7 @@ impl Quota for Answers {
         let first = read(first)?;
         let Opened { id, messages, out } = owner.open(hello).await?;
         let haste = Haste::new(&owner, self.inner.clock.now());
+        let (fence, seat) = (owner.fence.clone(), Arc::clone(&self.inner.seat));
         let clock = self.inner.clock.clone();
         let reader = tokio::spawn(async move {
             let listener = Listener { owner, id, haste, pass };
@@ -84,7 +90,7 @@ impl Quota for Answers {
                 let _ = out.try_send(Err(status));
             }
         });
-        Ok(Response::new(Told { messages, reader: reader.abort_handle() }))
+        Ok(Response::new(Told { messages, fence, seat, reader: Some(reader.abort_handle()) }))
     }
 
     async fn status(
@@ -93,10 +99,11 @@ impl Quota for Answers {
     ) -> Result<Response<wire::StatusResponse>, Status> {
         let (caller, access) = (Caller::of(&request), self.inner.access.load_full());
         let service = request.into_inner().service;
-        if !service.is_empty() {
-            if !access.sees(&caller, &service) {
-                return Err(Access::unseen(&caller, &service));
-            }
+        if !service.is_empty() && !access.sees(&caller, &service) {
+            return Err(Access::unseen(&caller, &service));
+        }
+        // Who does not lead says who does.
+        if !service.is_empty() && self.inner.seat.check().is_ok() {
             self.inner.owner(&service)?;
         }
         let sees =
@@ -219,23 +226,50 @@ fn usage(usage: &wire::Usage) -> Result<Usage, Status> {
     })
 }
 
-/// What one task is told. When nobody reads it any more, nobody listens to the task either.
+/// What one task is told. When nobody reads it any more, nobody listens to the task either. What
+/// waited here until the reign was over is not sent any more: the task is sent elsewhere.
 #[derive(Debug)]
 pub(crate) struct Told {
     messages: mpsc::Receiver<Result<ServerMessage, Status>>,
-    reader: AbortHandle,
+    fence: Fence,
+    seat: Arc<Seat>,
+    /// Nothing once the task was sent elsewhere.
+    reader: Option<AbortHandle>,
+}
+
+impl Told {
+    /// Sends the task elsewhere.
+    fn elsewhere(seat: Arc<Seat>, elsewhere: NotLeader) -> Self {
+        let (out, messages) = mpsc::channel(1);
+        // The channel is new and so has room.
+        let _ = out.try_send(Ok(elsewhere.redirect()));
+        Self { messages, fence: Fence::never(), seat, reader: None }
+    }
 }
 
 impl Stream for Told {
     type Item = Result<ServerMessage, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.messages.poll_recv(cx)
+        let next = self.messages.poll_recv(cx);
+        if next.is_pending() || self.fence.is_open(self.seat.clock.now()) {
+            return next;
+        }
+        match self.reader.take() {
+            None => Poll::Ready(None),
+            Some(reader) => {
+                reader.abort();
+                let leader = self.seat.check().err().and_then(|elsewhere| elsewhere.leader);
+                Poll::Ready(Some(Ok(NotLeader { leader }.redirect())))
+            }
+        }
     }
 }
 
 impl Drop for Told {
     fn drop(&mut self) {
-        self.reader.abort();
+        if let Some(reader) = &self.reader {
+            reader.abort();
+        }
     }
 }

@@ -17,18 +17,21 @@ pub(crate) mod grpc;
 mod history;
 pub(crate) mod owner;
 mod reload;
+pub(crate) mod seat;
 
 pub use reload::{Reload, ReloadError, follow};
 
 use crate::access::Access;
-use crate::config::{Config, Service};
+use crate::config::{Config, Own, Service};
 use crate::doorman::{self, grpc::Master};
+use crate::election::fence::Fence;
 use crate::election::{Election, ElectionError};
 use crate::envoy::desk::Desk;
 use crate::envoy::{rlqs, rls};
 use arc_swap::ArcSwap;
 use book::Book;
 use owner::Owner;
+use seat::{NotLeader, Seat};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::clock::Clock;
@@ -46,8 +49,8 @@ pub struct Server {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    epoch: u64,
     pub(crate) clock: Clock,
+    pub(crate) seat: Arc<Seat>,
     owners: ArcSwap<BTreeMap<String, Owner>>,
     doorman: Master,
     /// Who may do what.
@@ -58,13 +61,17 @@ pub(crate) struct Inner {
     running: tokio::sync::Mutex<Running>,
     /// What is wrong with the file that is there now.
     refused: Mutex<Option<String>>,
+    /// What is wrong with the election.
+    trouble: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
 struct Running {
     services: BTreeMap<String, Service>,
-    tls: Option<ServerOptions>,
-    election: Election,
+    /// What is of this server only, and does not change.
+    own: Own,
+    /// That which was won, and the fence of the reign.
+    election: Option<(Election, Fence)>,
 }
 
 /// Why a server cannot start.
@@ -86,40 +93,84 @@ pub enum StartError {
 }
 
 impl Server {
-    /// Starts to lead. The owners run on the current runtime, which has to have a timer.
+    /// Starts to lead, alone. The owners run on the current runtime, which has to have a timer.
     pub fn start(
         config: &Config,
         mut election: Election,
         clock: Clock,
     ) -> Result<Self, StartError> {
-        let mut owners = BTreeMap::new();
-        for (name, service) in &config.services {
-            owners.insert(name.clone(), own(name, service, &election, &clock)?);
+        let (epoch, fence) = (election.epoch(), Fence::never());
+        let owners = own_all(&config.services, &election, &fence, &clock)?;
+        election.lead_here(config.services.keys())?;
+        let server = Self::stand(config, clock);
+        server.inner.owners.store(owners.into());
+        server.inner.seat.lead(epoch, fence.clone());
+        // Nobody else has it yet.
+        if let Ok(mut running) = server.inner.running.try_lock() {
+            running.election = Some((election, fence));
         }
-        election.lead(config.services.keys())?;
-        let book = doorman::book::Book::new(config.doorman.clone(), clock.now());
-        let access = Arc::new(ArcSwap::from_pointee(Access::of(config)));
-        let inner = Inner {
-            epoch: election.epoch(),
-            desks: Mutex::default(),
-            doorman: Master::new(book, clock.clone(), &config.advertise, Arc::clone(&access)),
-            access,
-            clock,
-            owners: ArcSwap::from_pointee(owners),
-            running: Running {
-                services: config.services.clone(),
-                tls: config.tls.clone(),
-                election,
-            }
-            .into(),
-            refused: Mutex::new(None),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(server)
     }
 
-    /// Which election it leads by.
+    /// Follows until it is [elected](crate::election::Candidate).
+    pub fn stand(config: &Config, clock: Clock) -> Self {
+        let book = doorman::book::Book::new(config.doorman.clone(), clock.now());
+        let seat = Arc::new(Seat::new(clock.clone()));
+        let access = Arc::new(ArcSwap::from_pointee(Access::of(config)));
+        let (services, own) = (config.services.clone(), Own::of(config));
+        let inner = Inner {
+            desks: Mutex::default(),
+            doorman: Master::new(book, Arc::clone(&seat), &config.advertise, Arc::clone(&access)),
+            access,
+            clock,
+            seat,
+            owners: ArcSwap::default(),
+            running: Running { services, own, election: None }.into(),
+            refused: Mutex::new(None),
+            trouble: Mutex::new(None),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Leads from now on, for as long as the fence is open.
+    pub(crate) async fn lead(
+        &self,
+        mut election: Election,
+        fence: Fence,
+    ) -> Result<(), StartError> {
+        let inner = &self.inner;
+        let mut running = inner.running.lock().await;
+        let epoch = election.epoch();
+        let owners = own_all(&running.services, &election, &fence, &inner.clock)?;
+        election.lead(running.services.keys()).await?;
+        running.election = Some((election, fence.clone()));
+        inner.doorman.begin();
+        inner.owners.store(owners.into());
+        inner.seat.lead(epoch, fence);
+        Ok(())
+    }
+
+    /// Leads no more; `leader` does, if anybody is known to.
+    pub(crate) async fn follow(&self, leader: Option<String>) {
+        self.inner.seat.follow(leader);
+        let mut running = self.inner.running.lock().await;
+        if running.election.take().is_some() {
+            self.stop().await;
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.inner.clock.clone()
+    }
+
+    /// What is wrong with the election, if anything.
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Which election it leads by; 0 if it does not lead.
     pub fn epoch(&self) -> u64 {
-        self.inner.epoch
+        self.inner.seat.check().unwrap_or(0)
     }
 
     /// Its services of gRPC.
@@ -150,20 +201,33 @@ impl Server {
     }
 }
 
+fn own_all(
+    services: &BTreeMap<String, Service>,
+    election: &Election,
+    fence: &Fence,
+    clock: &Clock,
+) -> Result<BTreeMap<String, Owner>, StartError> {
+    let own =
+        |(name, service)| Ok((String::clone(name), own(name, service, election, fence, clock)?));
+    services.iter().map(own).collect()
+}
+
 fn own(
     name: &str,
     service: &Service,
     election: &Election,
+    fence: &Fence,
     clock: &Clock,
 ) -> Result<Owner, StartError> {
     let learns = election.was_led(name);
     let book = Book::new(service.clone(), election.epoch(), learns, clock.now())
         .map_err(|source| StartError::Fleet { service: name.to_owned(), source })?;
-    Ok(Owner::start(name.to_owned(), book, service, clock.clone()))
+    Ok(Owner::start(name.to_owned(), book, service, fence.clone(), clock.clone()))
 }
 
 impl Inner {
     pub(crate) fn owner(&self, service: &str) -> Result<Owner, Status> {
+        self.seat.check().map_err(|elsewhere: NotLeader| elsewhere.status())?;
         let owners = self.owners.load();
         owners.get(service).cloned().ok_or_else(|| {
             Status::not_found(format!(
@@ -201,6 +265,12 @@ impl Inner {
             services.extend(owner.status().await);
         }
         let refused = self.refused().clone().unwrap_or_default();
-        wire::StatusResponse { epoch: self.epoch, services, refused }
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let trouble = trouble.unwrap_or_default();
+        let (leads, epoch, leader) = match self.seat.check() {
+            Ok(epoch) => (true, epoch, String::new()),
+            Err(elsewhere) => (false, 0, elsewhere.leader.unwrap_or_default()),
+        };
+        wire::StatusResponse { epoch, services, refused, leads, leader, trouble }
     }
 }

@@ -3,21 +3,35 @@
 //! A book is plain and takes `&mut self`. Its owner reads orders from a channel of fixed size and
 //! ends a round whenever it is time. If orders come faster than it can follow, senders wait, each
 //! stream by itself, and the peers behind them by the flow control of HTTP/2; rounds go on.
+//!
+//! A round looks at every pair of task and customer of which something has changed, and in a large
+//! fleet that is all of them, each time. So that rounds leave room for reports, one that took long
+//! is followed by a pause in proportion, of a report's interval at most: limits are out within two
+//! of them however large the fleet, and of a small one within a quarter.
+//!
+//! Before each order and each round it looks whether the reign still lasts. If not, nobody is heard
+//! or told anything, and all streams end; the book stays, in case the reign turns out to go on.
 
 use super::book::{BACKLOG, Book, Said, StreamId};
 use crate::config::Service;
+use crate::election::fence::Fence;
+use crate::envoy::costs::Costs;
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
+use tidegate_core::Timestamp;
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::Status;
 
 /// Orders that wait. A few for each stream that is being read; more would only make what they say
 /// older.
 const ORDERS: usize = 256;
+/// After a round comes a pause of so many times what it took: three quarters of the time are for
+/// reports.
+const PAUSE: u32 = 3;
 
 /// A task's new stream.
 pub(crate) struct Opened {
@@ -43,14 +57,33 @@ pub(crate) struct Owner {
     orders: mpsc::Sender<Order>,
     /// As it was when the owner began; limits change, the rest does not.
     pub(crate) service: Arc<Service>,
+    /// What requests cost that Envoys count.
+    pub(crate) costs: Costs,
+    /// What of it may still be sent.
+    pub(crate) fence: Fence,
+}
+
+/// For how long the book counts.
+struct Reign {
+    fence: Fence,
+    clock: Clock,
 }
 
 impl Owner {
     /// Has the book owned by the current runtime.
-    pub(crate) fn start(name: String, book: Book, service: &Service, clock: Clock) -> Self {
+    pub(crate) fn start(
+        name: String,
+        book: Book,
+        service: &Service,
+        fence: Fence,
+        clock: Clock,
+    ) -> Self {
         let (orders, inbox) = mpsc::channel(ORDERS);
-        tokio::spawn(own(name, book, inbox, service.round_every, clock));
-        Self { orders, service: Arc::new(service.clone()) }
+        let every = (service.round_every, service.report_every);
+        let reign = Reign { fence: fence.clone(), clock };
+        tokio::spawn(own(name, book, inbox, every, reign));
+        let costs = Costs::new(service.hit, service.fleet.customers_max);
+        Self { orders, service: Arc::new(service.clone()), costs, fence }
     }
 
     pub(crate) async fn open(&self, hello: wire::Hello) -> Result<Opened, Status> {
@@ -84,39 +117,58 @@ impl Owner {
 }
 
 fn gone() -> Status {
-    Status::unavailable("the service is no longer configured here, or the server ends")
+    Status::unavailable("the service is no longer configured here, or no longer led")
 }
 
 async fn own(
     name: String,
     mut book: Book,
     mut inbox: mpsc::Receiver<Order>,
-    round_every: Duration,
-    clock: Clock,
+    (round_every, report_every): (Duration, Duration),
+    reign: Reign,
 ) {
     let mut rounds = interval(round_every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
-            _ = rounds.tick() => book.tick(clock.now(), wall()),
+            _ = rounds.tick() => {
+                let began = Instant::now();
+                match reign.now() {
+                    Some(now) => book.tick(now, wall()),
+                    None => book.end_streams(),
+                }
+                let pause = (began.elapsed() * PAUSE).clamp(round_every, report_every);
+                rounds.reset_after(pause);
+            }
             order = inbox.recv() => match order {
                 None | Some(Order::Stop) => return,
-                Some(order) => obey(&name, &mut book, order, &clock),
+                Some(order) => obey(&name, &mut book, order, &reign),
             },
         }
     }
 }
 
-fn obey(name: &str, book: &mut Book, order: Order, clock: &Clock) {
+impl Reign {
+    /// The time, if the reign lasts.
+    fn now(&self) -> Option<Timestamp> {
+        let now = self.clock.now();
+        self.fence.is_open(now).then_some(now)
+    }
+}
+
+fn obey(name: &str, book: &mut Book, order: Order, reign: &Reign) {
     match order {
         Order::Open(hello, reply) => {
             let (out, messages) = mpsc::channel(BACKLOG);
             let weak = out.downgrade();
-            let opened = book.open(&hello, out, clock.now());
+            let opened = reign.now().ok_or_else(gone).and_then(|now| book.open(&hello, out, now));
             let _ = reply.send(opened.map(|id| Opened { id, messages, out: weak }));
         }
-        Order::Hear(of, said) => book.hear(of, &said, clock.now()),
+        Order::Hear(of, said) => match reign.now() {
+            Some(now) => book.hear(of, &said, now),
+            None => book.end_streams(),
+        },
         Order::Close(of) => book.close(of),
         Order::Reload(service) => book.reload(*service),
         // Whoever reads orders has ended by then.

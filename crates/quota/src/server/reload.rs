@@ -55,22 +55,27 @@ impl Server {
     pub async fn reload(&self, config: &Config) -> Result<(), ReloadError> {
         let inner = &self.inner;
         let mut running = inner.running.lock().await;
-        if running.tls != config.tls {
+        if running.own.tls != config.tls {
             return Err(ReloadError::Tls);
         }
         let before = inner.owners.load_full();
-        let mut owners = BTreeMap::new();
         for (name, service) in &config.services {
             if running.services.get(name).is_some_and(|before| !service.fits(before)) {
                 return Err(ReloadError::NeedsRestart { service: name.clone() });
             }
-            let owner = match before.get(name) {
-                Some(owner) => owner.clone(),
-                None => own(name, service, &running.election, &inner.clock)?,
-            };
-            owners.insert(name.clone(), owner);
         }
-        running.election.lead(config.services.keys()).map_err(StartError::Election)?;
+        let mut owners = BTreeMap::new();
+        // Who does not lead only takes notes.
+        if let Some((election, fence)) = &mut running.election {
+            for (name, service) in &config.services {
+                let owner = match before.get(name) {
+                    Some(owner) => owner.clone(),
+                    None => own(name, service, election, fence, &inner.clock)?,
+                };
+                owners.insert(name.clone(), owner);
+            }
+            election.lead(config.services.keys()).await.map_err(StartError::Election)?;
+        }
         for (name, owner) in before.iter() {
             match config.services.get(name) {
                 None => owner.stop().await,
@@ -87,13 +92,42 @@ impl Server {
     }
 
     async fn reload_text(&self, file: &str, text: &str) -> Reload {
-        match Config::parse(file, text) {
+        self.reload_parsed(Config::parse(file, text)).await
+    }
+
+    /// The same with what is not of one server only.
+    pub(crate) async fn reload_limits(&self, file: &str, text: &str) -> Reload {
+        let own = self.inner.running.lock().await.own.clone();
+        self.reload_parsed(Config::parse_limits(file, text, &own)).await
+    }
+
+    async fn reload_parsed(&self, parsed: Result<Config, Refused>) -> Reload {
+        match parsed {
             Err(refused) => Reload::Refused(refused),
             Ok(config) => match self.reload(&config).await {
                 Ok(()) => Reload::Done(Box::new(config)),
                 Err(error) => Reload::Unfit(error),
             },
         }
+    }
+
+    /// Has the status say what came of it.
+    pub(crate) fn note(&self, file: &str, reload: &Reload) {
+        self.set_refused(match reload {
+            Reload::Done(_) => None,
+            Reload::Refused(refused) => Some(refused.to_string()),
+            Reload::Unfit(error) => Some(error.to_string()),
+            Reload::Unreadable(error) => Some(format!("{file} cannot be read: {error}")),
+        });
+    }
+
+    #[cfg(test)]
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.inner.refused().clone()
+    }
+
+    pub(crate) fn set_refused(&self, refused: Option<String>) {
+        *self.inner.refused() = refused;
     }
 }
 
@@ -122,12 +156,7 @@ pub async fn follow(
             Ok(text) => server.reload_text(&file, &text).await,
             Err(error) => Reload::Unreadable(error),
         };
-        *server.inner.refused() = match &reload {
-            Reload::Done(_) => None,
-            Reload::Refused(refused) => Some(refused.to_string()),
-            Reload::Unfit(error) => Some(error.to_string()),
-            Reload::Unreadable(error) => Some(format!("{file} cannot be read: {error}")),
-        };
+        server.note(&file, &reload);
         said(reload);
     }
 }

@@ -1,10 +1,15 @@
 //! What peers that make no sense are told.
 
-use crate::rig::quota;
+use crate::rig::{config, quota};
+use bytes::{Buf as _, BufMut as _};
+use std::time::SystemTime;
+use tidegate::clock::Clock;
+use tidegate_quota::{Election, Server};
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
 use tidegate_wire::proto::tidegate::quota::v1::{
     Hello, ServerMessage, StatusRequest, TaskMessage, Usage, Usages,
 };
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -107,4 +112,92 @@ async fn status_is_told_of_one_service_or_all() {
     let one = ask("ads").await.unwrap();
     assert_eq!(one.services.len(), 1);
     assert_eq!(ask("mail").await.unwrap_err().code(), Code::NotFound);
+}
+
+/// Sends bytes as they are.
+#[derive(Debug, Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining()).to_vec()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_are_no_messages_are_refused_by_every_method() {
+    let text = crate::rig::CONFIG.replace("default: 1\n", "default: 1\n      hit: 1ms\n");
+    let text = format!(
+        "{text}  doorman:\n    resources:\n    - identifier_glob: '*'\n      capacity: 10\n      \
+         algorithm: {{ kind: FAIR_SHARE, lease_length: 60, refresh_interval: 1 }}\n"
+    );
+    let election = Election::alone(None, SystemTime::now()).unwrap();
+    let server = Server::start(&config(&text), election, Clock::monotonic()).unwrap();
+    let served = crate::rig::Served::at("127.0.0.1:0", server.router()).await;
+    let channel = Endpoint::from_shared(served.url()).unwrap().connect().await.unwrap();
+    let nonsense: [&[u8]; 6] = [
+        // No field has the number 0; a length beyond the end; a varint without an end; a group that
+        // nobody closes; text; a field that has another type.
+        &[0x00, 0x01],
+        &[0x0a, 0xff, 0xff, 0xff, 0x7f, 0x01],
+        &[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+        &[0x0b, 0x0b, 0x0b],
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0x0d, 0xff, 0xff, 0xff, 0x7f],
+    ];
+    for path in [
+        "/tidegate.quota.v1.Quota/Report",
+        "/tidegate.quota.v1.Quota/Status",
+        "/doorman.Capacity/GetCapacity",
+        "/doorman.Capacity/GetServerCapacity",
+        "/doorman.Capacity/ReleaseCapacity",
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas",
+    ] {
+        for bytes in nonsense {
+            let mut client = tonic::client::Grpc::new(channel.clone());
+            client.ready().await.unwrap();
+            let words = futures_util::stream::iter([bytes.to_vec()]);
+            let path = http::uri::PathAndQuery::from_static(path);
+            let answer = client.streaming(tonic::Request::new(words), path.clone(), Raw).await;
+            let told = match answer {
+                Ok(answer) => answer.into_inner().message().await,
+                Err(status) => Err(status),
+            };
+            assert!(!matches!(told, Ok(Some(_))), "{path} {bytes:?}: {told:?}");
+        }
+    }
+    // And it goes on.
+    let mut client = QuotaClient::new(channel);
+    let leaves = TaskMessage { leaves: true, ..TaskMessage::default() };
+    let heard = say(&mut client, vec![hello("search", "u"), leaves]).await.unwrap();
+    assert!(heard[0].welcome.is_some());
 }

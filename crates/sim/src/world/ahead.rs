@@ -11,12 +11,36 @@
 //! request of another client than foreseen) costs a read that was not needed.
 
 use super::arrivals::Ask;
-use super::{Call, Event, World};
+use super::stack::Stack;
+use super::{Event, World};
 use crate::slab::Key;
 use core::hint::black_box;
 
 /// Fewer events than this have little to wait for together.
 const EVENTS_MIN: usize = 4;
+
+/// The events of a slot that have more to read than what they name, kind by kind: a processor
+/// that cannot foresee of which kind the next one is reads nothing ahead of it.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    /// Calls and backends.
+    reaches: Vec<(Key, u32)>,
+    /// Calls and stacks.
+    replies: Vec<(Key, u32)>,
+    /// Backends.
+    cpus: Vec<u32>,
+    ticks: Vec<u32>,
+}
+
+impl Ahead {
+    fn clear(&mut self) {
+        let Self { reaches, replies, cpus, ticks } = self;
+        reaches.clear();
+        replies.clear();
+        cpus.clear();
+        ticks.clear();
+    }
+}
 
 impl World {
     /// Reads what the events of the current slot will need.
@@ -25,84 +49,97 @@ impl World {
             return;
         }
         self.look();
-        let events = self.queue.current();
-        let stack = |ask: &Ask| &self.stacks[(self.groups[0].first_stack + ask.task) as usize];
-        let mut word = 0;
-        for (_, event) in events {
-            word ^= self.touch_first(*event);
-        }
-        for ask in self.asking.ahead() {
-            word ^= stack(ask).touch(ask.what.criticality);
-        }
-        for (_, event) in events {
-            word ^= self.touch_second(*event);
-        }
-        for ask in self.asking.ahead() {
-            word ^= stack(ask).touch_pick();
-        }
-        for (_, event) in events {
-            word ^= self.touch_third(*event);
-        }
-        black_box(word);
+        let mut ahead = core::mem::take(&mut self.ahead);
+        ahead.clear();
+        let word = self.touch_first(&mut ahead) ^ self.touch_second(&ahead);
+        black_box(word ^ self.touch_third(&ahead));
+        self.ahead = ahead;
     }
 
-    /// What an event names.
-    #[inline]
-    fn touch_first(&self, event: Event) -> u64 {
-        match event {
-            Event::Reach { call, .. } | Event::Reply { call, .. } => {
-                self.calls.at(call).map_or(0, |call| call.backend.into())
+    /// What events name.
+    fn touch_first(&self, ahead: &mut Ahead) -> u64 {
+        let mut word = 0;
+        for event in self.queue.current() {
+            match *event {
+                Event::Reach { call, backend, .. } => {
+                    ahead.reaches.push((call, backend));
+                    word ^= self.touch_call(call) ^ self.backends[backend as usize].touch();
+                }
+                Event::Reply { call, stack, backend, .. } => {
+                    ahead.replies.push((call, stack));
+                    word ^= self.touch_call(call) ^ self.reports[backend as usize].rps.to_bits();
+                    word ^= self.stacks[stack as usize].touch_first();
+                }
+                Event::Cpu { backend } => {
+                    ahead.cpus.push(backend);
+                    word ^= self.backends[backend as usize].touch();
+                }
+                Event::Tick { backend } => {
+                    ahead.ticks.push(backend);
+                    word ^= self.backends[backend as usize].touch();
+                }
+                _ => {}
             }
-            Event::Cpu { backend } | Event::Tick { backend } => {
-                self.backends[backend as usize].touch()
-            }
-            _ => 0,
         }
+        for ask in self.asking.ahead() {
+            word ^= self.asked(ask).touch(ask.what.criticality);
+        }
+        word
     }
 
     /// What that names.
-    #[inline]
-    fn touch_second(&self, event: Event) -> u64 {
-        match event {
-            Event::Reach { call, .. } => {
-                let backend = |call: &Call| self.backends[call.backend as usize].touch();
-                self.calls.at(call).map_or(0, backend)
-            }
-            Event::Reply { call, .. } => self.calls.at(call).map_or(0, |call| {
-                let report = self.reports[call.backend as usize].rps.to_bits();
-                report ^ self.stacks[call.stack as usize].touch(call.criticality)
-            }),
-            Event::Cpu { backend } => {
-                let job = self.backends[backend as usize].cpu.next().map(Key::from_bits);
-                job.and_then(|job| self.jobs.at(job)).map_or(0, |job| job.deadline.as_nanos())
-            }
-            Event::Tick { backend } => self.backends[backend as usize].touch_control(),
-            _ => 0,
+    fn touch_second(&self, ahead: &Ahead) -> u64 {
+        let mut word = 0;
+        for &backend in &ahead.cpus {
+            let job = self.backends[backend as usize].cpu.next().map(Key::from_bits);
+            let job = job.and_then(|job| self.jobs.at(job));
+            word ^= job.map_or(0, |job| job.deadline.as_nanos());
         }
+        for &(call, backend) in &ahead.reaches {
+            if let Some(call) = self.calls.at(call) {
+                let backend = &self.backends[backend as usize];
+                word ^= backend.touch_guard(call.customer, call.criticality);
+            }
+        }
+        for &(call, stack) in &ahead.replies {
+            if let Some(call) = self.calls.at(call) {
+                word ^= self.stacks[stack as usize].touch_end(call.member, call.criticality);
+            }
+        }
+        for ask in self.asking.ahead() {
+            word ^= self.asked(ask).touch_pick();
+        }
+        for &backend in &ahead.ticks {
+            word ^= self.backends[backend as usize].touch_control();
+        }
+        word
     }
 
     /// And what lies behind.
-    #[inline]
-    fn touch_third(&self, event: Event) -> u64 {
-        match event {
-            Event::Reach { call, .. } => self.calls.at(call).map_or(0, |call| {
-                let backend = &self.backends[call.backend as usize];
-                backend.touch_guard(call.customer, call.criticality)
-            }),
-            Event::Reply { call, .. } => self
-                .calls
-                .at(call)
-                .map_or(0, |call| self.stacks[call.stack as usize].touch_end(call.member)),
-            Event::Cpu { backend } => {
-                let backend = &self.backends[backend as usize];
-                let job = backend.cpu.next().and_then(|bits| self.jobs.at(Key::from_bits(bits)));
-                job.map_or(0, |job| {
-                    let asked = self.calls.at(job.call).map_or(0, |call| call.asked.as_nanos());
-                    asked ^ backend.touch_guard(job.customer, job.criticality)
-                })
+    fn touch_third(&self, ahead: &Ahead) -> u64 {
+        let mut word = 0;
+        for &backend in &ahead.cpus {
+            let backend = &self.backends[backend as usize];
+            let job = backend.cpu.next().and_then(|bits| self.jobs.at(Key::from_bits(bits)));
+            if let Some(job) = job {
+                word ^= self.touch_call(job.call) ^ backend.touch_guard_end(job.customer);
             }
-            _ => 0,
         }
+        for ask in self.asking.ahead() {
+            word ^= self.asked(ask).touch_picked();
+        }
+        word
+    }
+
+    #[inline]
+    fn touch_call(&self, call: Key) -> u64 {
+        self.calls.at(call).map_or(0, |call| call.asked.as_nanos())
+    }
+
+    /// The stack of one that will ask, where one group asks alone.
+    #[inline]
+    fn asked(&self, ask: &Ask) -> &Stack {
+        &self.stacks[(self.groups[0].first_stack + ask.task) as usize]
     }
 
     /// Draws the asks of the current slot, where one group asks alone.

@@ -36,9 +36,9 @@ pub(crate) enum Guard {
 /// line of memory between what they need.
 #[derive(Debug)]
 pub(crate) struct Protection {
-    lane: Lane,
     load: LoadAverage,
     costs: CostLane,
+    lane: Lane,
     control: Box<Control>,
 }
 
@@ -61,28 +61,30 @@ struct Meters {
     busy_seen: f64,
 }
 
-/// A backend task.
+/// A backend task. What requests need of it comes first, and takes five lines of memory.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Backend {
-    pub(crate) service: usize,
-    /// Its place among the tasks of its service.
-    pub(crate) index: usize,
-    pub(crate) spec: TaskSpec,
-    pub(crate) cpu: Cpu<u64>,
     /// When the world will look whether a job is done.
     pub(crate) scheduled: Timestamp,
-    pub(crate) fails: bool,
-    pub(crate) down: bool,
-    /// It has not joined yet: nobody knows of it.
-    pub(crate) absent: bool,
-    pub(crate) guard: Guard,
-    /// How often its controller looks.
-    pub(crate) look_every: Duration,
+    pub(crate) service: usize,
     /// Answers and errors since the last look of the controller.
     answers: [u32; 2],
     /// The fewest running or ready jobs since the last tick.
     active_least: u32,
+    /// That of `spec`.
+    pub(crate) datacenter: u32,
+    pub(crate) fails: bool,
+    pub(crate) down: bool,
+    /// It has not joined yet: nobody knows of it.
+    pub(crate) absent: bool,
+    pub(crate) cpu: Cpu<u64>,
+    pub(crate) guard: Guard,
+    pub(crate) spec: TaskSpec,
+    /// Its place among the tasks of its service.
+    pub(crate) index: usize,
+    /// How often its controller looks.
+    pub(crate) look_every: Duration,
     meters: Box<Meters>,
     /// Busy core-seconds until the last whole second.
     pub(crate) busy_written: f64,
@@ -104,11 +106,14 @@ impl Backend {
         let now = Timestamp::ZERO;
         let spec = of.tasks[index];
         Ok(Self {
-            service,
-            index,
-            spec,
-            cpu: Cpu::new(of.sharing, spec.cores, spec.speed),
             scheduled: Timestamp::MAX,
+            service,
+            answers: [0; 2],
+            active_least: 0,
+            datacenter: spec.datacenter as u32,
+            cpu: Cpu::new(of.sharing, spec.cores, spec.speed),
+            spec,
+            index,
             fails: false,
             down: false,
             absent: false,
@@ -119,8 +124,6 @@ impl Backend {
                 None => Guard::Nobody,
             },
             look_every: of.look_every,
-            answers: [0; 2],
-            active_least: 0,
             meters: Box::new(Meters {
                 requests: Rate::new(REPORT_TAU, now),
                 errors: Rate::new(REPORT_TAU, now),
@@ -141,9 +144,11 @@ impl Backend {
     /// Reads what lies in this task itself.
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
-        let word = self.cpu.touch() ^ self.scheduled.as_nanos() ^ u64::from(self.answers[0]);
+        let word = self.cpu.touch() ^ self.scheduled.as_nanos();
         match &self.guard {
-            Guard::Tidegate(protection) => word ^ protection.load.touch(),
+            Guard::Tidegate(protection) => {
+                word ^ protection.load.touch() ^ protection.lane.touch_lane()
+            }
             Guard::Nobody | Guard::Contender(_) => word,
         }
     }
@@ -153,8 +158,18 @@ impl Backend {
     pub(crate) fn touch_guard(&self, customer: CustomerId, criticality: Criticality) -> u64 {
         match &self.guard {
             Guard::Tidegate(Protection { lane, costs, .. }) => {
-                let cost = costs.estimate(customer, MethodId(0));
-                lane.touch(customer, criticality) ^ cost.as_nanos()
+                lane.touch(customer, criticality) ^ costs.touch(customer, MethodId(0))
+            }
+            Guard::Nobody | Guard::Contender(_) => 0,
+        }
+    }
+
+    /// The same, for the end of a request.
+    #[inline]
+    pub(crate) fn touch_guard_end(&self, customer: CustomerId) -> u64 {
+        match &self.guard {
+            Guard::Tidegate(Protection { lane, costs, .. }) => {
+                lane.touch_end(customer) ^ costs.touch(customer, MethodId(0))
             }
             Guard::Nobody | Guard::Contender(_) => 0,
         }

@@ -65,22 +65,23 @@ impl World {
         };
         call.attempt += 1;
         (call.member, call.backend) = (member, backend);
-        call.datacenter = datacenter as u32;
-        call.patient = stack.attempt_timeout.is_none();
+        let timeout = stack.attempt_timeout();
+        call.datacenter = datacenter;
+        call.patient = timeout.is_none();
         let attempt = call.attempt;
-        let timeout = stack.attempt_timeout.map(|t| (self.now + t).min(call.deadline));
+        let timeout = timeout.map(|t| (self.now + t).min(call.deadline));
         if let Some(group) = group_of(call.parent, &mut self.items) {
             self.record.client(group as usize, self.now).attempts += 1;
         }
         let (deadline, way) = (call.deadline, call.stack);
         for (member, target) in stack.probes(&mut self.decisions) {
             let to = self.datacenters[target as usize];
-            let at = self.now + self.network.latency(datacenter, to);
+            let at = self.now + self.network.latency(datacenter as usize, to);
             let probe = Event::Probe { stack: call.stack, member: member.0, backend: target };
             self.queue.push(at, probe);
         }
         let to = self.datacenters[backend as usize];
-        let travel = self.network.latency(datacenter, to);
+        let travel = self.network.latency(datacenter as usize, to);
         if self.network.loses() {
             self.queue.push(timeout.unwrap_or(deadline), Event::Timeout { call: key, attempt });
             return;
@@ -88,7 +89,7 @@ impl World {
         let reach = if self.is_unconnected(way, member) {
             Event::Connect { call: key, attempt }
         } else {
-            Event::Reach { call: key, attempt }
+            Event::Reach { call: key, attempt, backend }
         };
         self.queue.push(self.now + travel, reach);
         if let Some(at) = timeout {

@@ -100,7 +100,8 @@ impl World {
             let service = self.stacks[stack].service;
             let Some(connections) = &self.connections[service] else { continue };
             let eager = connections.spec.eager;
-            self.stacks[stack].links = vec![Link::default(); self.stacks[stack].members.len()];
+            let members = self.stacks[stack].members.len();
+            self.stacks[stack].links = vec![Link::default(); members].into();
             for member in 0..self.stacks[stack].members.len() {
                 let (stack, member) = (stack as u32, member as u32);
                 if eager {
@@ -128,9 +129,10 @@ impl World {
             return self.answer(number, key, attempt, Reply::Overloaded);
         };
         let to = self.backends[number as usize].spec.datacenter;
-        let from = self.stacks[stack as usize].datacenter;
+        let from = self.stacks[stack as usize].datacenter as usize;
         let travel = self.network.latency(from, to);
-        self.queue.push(ready.max(self.now) + travel, Event::Reach { call: key, attempt });
+        let reach = Event::Reach { call: key, attempt, backend: number };
+        self.queue.push(ready.max(self.now) + travel, reach);
     }
 
     /// A client connects at the start.
@@ -179,7 +181,7 @@ impl World {
         connections.second.connects += 1;
         connections.second.open += 1;
         connections.open[backend.index] += 1;
-        let (from, to) = (backend.spec.datacenter, client.datacenter);
+        let (from, to) = (backend.spec.datacenter, client.datacenter as usize);
         let ready = self.now + cost + self.network.latency(from, to);
         link.ready = Some(ready);
         link.last_used = self.now;
@@ -300,7 +302,7 @@ impl World {
             HealthAnswer::Drop => link.wait,
         };
         link.wait = wait;
-        let (from, to) = (backend.spec.datacenter, client.datacenter);
+        let (from, to) = (backend.spec.datacenter, client.datacenter as usize);
         let travel = self.network.latency(from, to) * 2;
         let travel = if paced { travel } else { Duration::ZERO };
         self.queue.push(now + travel + wait, Event::Health { stack, member });

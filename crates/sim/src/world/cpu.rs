@@ -28,44 +28,49 @@ pub enum Sharing {
 
 /// The CPU of one task. `J` names a job.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Cpu<J> {
-    sharing: Sharing,
+    last: Timestamp,
+    /// Work that each running job has attained since the beginning.
+    attained: f64,
     cores: f64,
     /// Work done per second of one core: 1 on the reference machine, less beside an antagonist.
     speed: f64,
-    /// Work that each running job has attained since the beginning.
-    attained: f64,
-    /// Jobs by what `attained` will be when they are done; then by their names.
-    running: Heap<J>,
-    waiting: VecDeque<(f64, J)>,
     /// Seconds of one core at the reference speed.
     chores: f64,
     /// Core-seconds that were busy.
     busy: f64,
     /// Work done on jobs, in seconds of the reference machine.
     worked: f64,
-    last: Timestamp,
+    /// Jobs by what `attained` will be when they are done; then by their names.
+    running: Heap<J>,
+    /// Jobs that wait for a core. Only where they do: elsewhere there is nothing to look at.
+    waiting: Option<Box<Waiting<J>>>,
 }
+
+/// Jobs and their work, in the order in which they came.
+#[derive(Debug)]
+struct Waiting<J>(VecDeque<(f64, J)>);
 
 impl<J: Copy + Ord> Cpu<J> {
     pub(crate) fn new(sharing: Sharing, cores: f64, speed: f64) -> Self {
         Self {
-            sharing,
+            last: Timestamp::ZERO,
+            attained: 0.0,
             cores,
             speed,
-            attained: 0.0,
-            running: Heap::new(),
-            waiting: VecDeque::new(),
             chores: 0.0,
             busy: 0.0,
             worked: 0.0,
-            last: Timestamp::ZERO,
+            running: Heap::new(),
+            waiting: (sharing == Sharing::Fifo).then(|| Box::new(Waiting(VecDeque::new()))),
         }
     }
 
     /// Jobs running or ready to run.
+    #[inline]
     pub(crate) fn active(&self) -> usize {
-        self.running.len() + self.waiting.len()
+        self.running.len() + self.waiting.as_ref().map_or(0, |waiting| waiting.0.len())
     }
 
     /// The running job that will be done first.
@@ -77,7 +82,7 @@ impl<J: Copy + Ord> Cpu<J> {
     /// Reads what every event reads first.
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
-        self.last.as_nanos() ^ self.attained.to_bits() ^ self.active() as u64
+        self.attained.to_bits() ^ self.active() as u64
     }
 
     /// Core-seconds that were busy until `now`.
@@ -106,7 +111,8 @@ impl<J: Copy + Ord> Cpu<J> {
         self.advance(now);
         self.chores = 0.0;
         let mut running = core::mem::replace(&mut self.running, Heap::new());
-        let waiting = core::mem::take(&mut self.waiting);
+        let waiting = self.waiting.as_mut().map(|waiting| core::mem::take(&mut waiting.0));
+        let waiting = waiting.unwrap_or_default();
         core::iter::from_fn(move || running.pop()).chain(waiting.into_iter().map(|w| w.1))
     }
 
@@ -118,10 +124,11 @@ impl<J: Copy + Ord> Cpu<J> {
     pub(crate) fn start(&mut self, job: J, work: Duration, now: Timestamp) {
         self.advance(now);
         let work = work.as_secs_f64();
-        if self.sharing == Sharing::Fifo && self.running.len() as f64 >= self.cores {
-            self.waiting.push_back((work, job));
-        } else {
-            self.run(work, job);
+        match &mut self.waiting {
+            Some(waiting) if self.running.len() as f64 >= self.cores => {
+                waiting.0.push_back((work, job));
+            }
+            _ => self.run(work, job),
         }
     }
 
@@ -160,7 +167,8 @@ impl<J: Copy + Ord> Cpu<J> {
             return None;
         }
         let job = self.running.pop()?;
-        if let Some((work, next)) = self.waiting.pop_front() {
+        if let Some((work, next)) = self.waiting.as_mut().and_then(|waiting| waiting.0.pop_front())
+        {
             self.run(work, next);
         }
         Some(job)

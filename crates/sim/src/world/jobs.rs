@@ -226,7 +226,7 @@ impl World {
     pub(super) fn answer(&mut self, number: u32, call: Key, attempt: u8, reply: Reply) {
         let backend = &mut self.backends[number as usize];
         backend.answered(!matches!(reply, Reply::Ok | Reply::Degraded));
-        let from = backend.spec.datacenter;
+        let from = backend.datacenter as usize;
         let Some(waiting) = self.calls.get_mut(call).filter(|c| c.attempt == attempt) else {
             return;
         };
@@ -239,7 +239,9 @@ impl World {
             }
             return;
         }
-        self.queue.push(self.now + travel, Event::Reply { call, attempt, reply });
+        let (stack, backend) = (waiting.stack, number);
+        let reply = Event::Reply { call, attempt, reply, stack, backend };
+        self.queue.push(self.now + travel, reply);
     }
 
     /// A job has to do without one of its calls: a degraded answer if it has one, else it tells its
@@ -271,7 +273,7 @@ impl World {
         let work = work * self.cost_factor[backend.service];
         let crowd = ((f64::from(active) + 1.0) / backend.spec.cores).max(1.0);
         let micros = (work * crowd / backend.cpu.speed() * 1e6) as u32;
-        let to = self.stacks[stack as usize].datacenter;
+        let to = self.stacks[stack as usize].datacenter as usize;
         let travel = self.network.latency(backend.spec.datacenter, to);
         let answer = Event::Probed { stack, member, inflight: active, micros };
         self.queue.push(self.now + travel, answer);

@@ -45,7 +45,9 @@ impl World {
         let client = &mut self.stacks[stack as usize];
         let Some(connections) = &self.connections[client.service] else { return };
         let eager = connections.is_eager();
-        client.links.resize(client.members.len(), Link::default());
+        let missing = client.members.len().saturating_sub(client.links.len());
+        let links = client.links.iter().copied();
+        client.links = links.chain(core::iter::repeat_n(Link::default(), missing)).collect();
         let member = member as u32;
         if eager {
             let at = self.now + dice::seconds(self.network.dice.unit());

@@ -32,6 +32,7 @@ mod tests;
 
 use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
+use ahead::Ahead;
 use arrivals::{Asking, Wish};
 use backend::Backend;
 use batch::{Batch, Item};
@@ -114,10 +115,11 @@ enum Event {
         group: u32,
         version: u32,
     },
-    /// An attempt reaches its backend.
+    /// An attempt reaches its backend. That is named so that it can be read ahead, as in an answer.
     Reach {
         call: Key,
         attempt: u8,
+        backend: u32,
     },
     /// A job has waited for others and is ready for the CPU.
     Ready {
@@ -132,6 +134,8 @@ enum Event {
         call: Key,
         attempt: u8,
         reply: Reply,
+        stack: u32,
+        backend: u32,
     },
     /// A caller has waited long enough for an attempt.
     Timeout {
@@ -295,6 +299,7 @@ pub struct World {
     cost_factor: Vec<f64>,
     record: Record,
     inflight: usize,
+    ahead: Ahead,
     asking: Asking,
     machines: SeededRng,
     network: Network,
@@ -329,6 +334,7 @@ impl World {
             cost_factor: vec![1.0; spec.services.len()],
             record: Record::new(spec.clients.len(), &tasks, spec.lasts, customers).log(spec.log),
             inflight: 0,
+            ahead: Ahead::default(),
             asking: Asking::new(dice.fork()),
             machines: dice.fork(),
             network: Network::new(&spec, dice.fork()),
@@ -450,10 +456,13 @@ impl World {
             if self.queue.turn() {
                 self.read_ahead();
             }
-            let Some((at, event)) = self.queue.pop().filter(|&(at, _)| at <= end) else { break };
+            let Some((at, number)) = self.queue.pop() else { break };
+            if at > end {
+                break;
+            }
             self.now = at;
             self.record.events += 1;
-            self.happen(event);
+            self.happen(self.queue.event(number));
         }
         self.record
     }
@@ -461,10 +470,10 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Ask { group, version } => self.ask(group, version),
-            Event::Reach { call, attempt } => self.reach(call, attempt),
+            Event::Reach { call, attempt, .. } => self.reach(call, attempt),
             Event::Ready { job } => self.ready(job),
             Event::Cpu { backend } => self.cpu(backend),
-            Event::Reply { call, attempt, reply } => self.reply(call, attempt, reply),
+            Event::Reply { call, attempt, reply, .. } => self.reply(call, attempt, reply),
             Event::Timeout { call, attempt } => self.fate(call, attempt, Fate::NoAnswer, false),
             Event::Again { call } => self.again(call),
             Event::Tick { backend } => self.tick(backend),

@@ -17,26 +17,30 @@ use tidegate_core::throttle::Throttle;
 use tidegate_core::units::InvalidNumber;
 use tidegate_core::{Criticality, Outcome, Timestamp};
 
-/// One client task's access to one service.
+/// One client task's access to one service. What every request needs of it is on the first line of
+/// memory, the budget on the next, then the throttle's lines: each is waited for.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Stack {
-    pub(crate) datacenter: usize,
+    policy: Policy,
+    /// The world's number of each member of the subset.
+    pub(crate) members: Box<[u32]>,
+    /// The way to each of them; none where connections cost nothing.
+    pub(crate) links: Box<[Link]>,
+    envoy: Option<Box<EnvoyThrottle>>,
+    pub(crate) datacenter: u32,
+    /// Whether attempts have a timeout.
+    timed: bool,
+    budget: Option<RetryBudget>,
+    throttle: Option<Throttle>,
+    retries: RetrySpec,
+    attempt_timeout: Option<Duration>,
     /// Whom it asks.
     pub(crate) service: usize,
     /// The datacenter whose tasks alone it asks, if it is for one.
     pub(crate) place: Option<usize>,
     client: u64,
     subset: Option<(SubsetPolicy, u32)>,
-    pub(crate) attempt_timeout: Option<Duration>,
-    policy: Policy,
-    /// The world's number of each member of the subset.
-    pub(crate) members: Vec<u32>,
-    /// The way to each of them; none where connections cost nothing.
-    pub(crate) links: Vec<Link>,
-    throttle: Option<Throttle>,
-    envoy: Option<EnvoyThrottle>,
-    retries: RetrySpec,
-    budget: Option<RetryBudget>,
 }
 
 /// From whom to whom a stack goes.
@@ -101,23 +105,30 @@ impl Stack {
             policy.add(BackendId(member as u32), Join::Warm, Timestamp::ZERO);
         }
         Ok(Self {
-            datacenter,
-            service,
-            place,
-            client,
-            subset: spec.subset,
-            attempt_timeout: spec.attempt_timeout,
             policy,
-            members,
-            links: Vec::new(),
-            throttle: spec.throttle.map(Throttle::new),
-            envoy: spec.envoy_throttle.map(EnvoyThrottle::new),
-            retries: spec.retries,
+            members: members.into(),
+            links: Box::default(),
+            envoy: spec.envoy_throttle.map(|spec| Box::new(EnvoyThrottle::new(spec))),
+            datacenter: datacenter as u32,
+            timed: spec.attempt_timeout.is_some(),
             budget: match spec.retries {
                 RetrySpec::Budget(config) => Some(RetryBudget::new(config)),
                 _ => None,
             },
+            throttle: spec.throttle.map(Throttle::new),
+            retries: spec.retries,
+            attempt_timeout: spec.attempt_timeout,
+            service,
+            place,
+            client,
+            subset: spec.subset,
         })
+    }
+
+    /// How long an attempt may take, if it is not as long as the call.
+    #[inline]
+    pub(crate) fn attempt_timeout(&self) -> Option<Duration> {
+        if self.timed { self.attempt_timeout } else { None }
     }
 
     /// The members that change when these are the tasks to choose from: which of them, and who is
@@ -139,7 +150,7 @@ impl Stack {
                 *slot = number;
                 self.policy.remove(id, now);
             }
-            None => self.members.push(number),
+            None => self.members = self.members.iter().copied().chain([number]).collect(),
         }
         self.policy.add(id, if is_new { Join::Cold } else { Join::Warm }, now);
     }
@@ -160,19 +171,34 @@ impl Stack {
     pub(crate) fn touch(&self, criticality: Criticality) -> u64 {
         let throttle = self.throttle.as_ref().map_or(0, |throttle| throttle.touch(criticality));
         let budget = self.budget.as_ref().map_or(0, RetryBudget::touch);
-        throttle ^ budget ^ self.datacenter as u64 ^ self.members.len() as u64
+        throttle ^ budget ^ u64::from(self.datacenter)
     }
 
     /// Reads what a pick needs.
     #[inline]
     pub(crate) fn touch_pick(&self) -> u64 {
-        self.policy.touch_pick()
+        self.policy.peek().map_or(0, |member| member.0.into())
+    }
+
+    /// Reads what is needed of whom it will pick.
+    #[inline]
+    pub(crate) fn touch_picked(&self) -> u64 {
+        let Some(member) = self.policy.peek() else { return 0 };
+        let number = self.members.get(member.0 as usize).map_or(0, |&number| number.into());
+        number ^ self.policy.touch_start(member)
     }
 
     /// Reads what the end of an attempt needs.
     #[inline]
-    pub(crate) fn touch_end(&self, member: BackendId) -> u64 {
-        self.policy.touch_end(member)
+    pub(crate) fn touch_end(&self, member: BackendId, criticality: Criticality) -> u64 {
+        let throttle = self.throttle.as_ref().map_or(0, |throttle| throttle.touch(criticality));
+        throttle ^ self.policy.touch_end(member)
+    }
+
+    /// Reads what everything begins with.
+    #[inline]
+    pub(crate) fn touch_first(&self) -> u64 {
+        self.datacenter.into()
     }
 
     /// A request (not a retry) wants to be sent.

@@ -49,6 +49,8 @@ pub struct Snapshot {
     pub clients: Vec<Client>,
     /// Whom it asks.
     pub backends: Vec<Backend>,
+    /// What waits before that.
+    pub queues: Vec<Queue>,
     /// Where limits come from.
     pub quota: Quota,
 }
@@ -284,6 +286,27 @@ pub struct Backend {
     pub load: Option<f64>,
     /// `serving` or `lame duck`.
     pub state: String,
+}
+
+/// Batch work that waits for its turn.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Queue {
+    /// The service.
+    pub service: String,
+    /// Requests that wait.
+    pub queued: u64,
+    /// How many may.
+    pub queue_max: u64,
+    /// Requests handed on that have not come back.
+    pub outstanding: u64,
+    /// How many there may be.
+    pub window: f64,
+    /// Requests a second that go on.
+    pub pace: f64,
+    /// All of it, and why, in a sentence.
+    pub sentence: String,
 }
 
 /// Where limits come from.

@@ -107,6 +107,10 @@ fn columns(snapshot: &Snapshot, mut put: impl FnMut(&str, f64)) {
         put(&format!("throttle.{}", client.service), probabilities.fold(0.0, f64::max));
         put(&format!("budget.{}", client.service), client.budget_left);
     }
+    for queue in &snapshot.queues {
+        put(&format!("queued.{}", queue.service), queue.queued as f64);
+        put(&format!("pace.{}", queue.service), queue.pace);
+    }
 }
 
 #[cfg(test)]

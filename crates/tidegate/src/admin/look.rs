@@ -93,6 +93,10 @@ impl Look {
         (shown.customers, shown.customers_left_out) = customers(task, &snapshot);
         self.ask(seconds, &mut shown);
         self.state(task, now, &snapshot, &mut shown);
+        // Who stands before a queue wants to know about that first.
+        for queue in shown.queues.iter().filter(|queue| queue.queued > 0) {
+            shown.state.sentence = format!("{} {}", queue.sentence, shown.state.sentence);
+        }
         self.earlier = Some((now, snapshot));
         shown
     }
@@ -141,6 +145,17 @@ impl Look {
             });
         }
         self.counted = counted;
+        shown.queues = (self.calls.queues())
+            .map(|(service, queue)| api::Queue {
+                service: service.to_owned(),
+                queued: queue.queued,
+                queue_max: queue.queue_max,
+                outstanding: queue.outstanding,
+                window: queue.window,
+                pace: queue.pace,
+                sentence: queue.sentence,
+            })
+            .collect();
         for (service, backends) in self.calls.backends() {
             let sum: f64 = backends.iter().filter_map(|backend| backend.weight).sum();
             shown.backends.extend(backends.into_iter().map(|backend| api::Backend {

@@ -57,7 +57,7 @@ use crate::client;
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::life::{Life, LifeConfig, Phase};
-use crate::metrics::{Calls, Collector, InvalidCalls, PageCollector};
+use crate::metrics::{Calls, Collector, EdgeCounts, InvalidCalls, PageCollector, Queue};
 use crate::serve::{Listener, ServeError};
 use crate::task::Task;
 use axum::Router;
@@ -150,6 +150,21 @@ impl Admin {
     ) -> Self {
         let service = service.into();
         self.asking("balancer", &service, |calls| calls.balancer(&*service, balancer))
+    }
+
+    /// Shows the queue before the service of this name, by which the last task asks.
+    pub fn queue(
+        self,
+        service: impl Into<String>,
+        read: impl Fn() -> Queue + Send + Sync + 'static,
+    ) -> Self {
+        let service = service.into();
+        self.asking("queue", &service, |calls| calls.queue(&*service, read))
+    }
+
+    /// Shows what the edge before the last task has done.
+    pub fn edge(self, read: impl Fn() -> EdgeCounts + Send + Sync + 'static) -> Self {
+        self.asking("edge", "all", |calls| Ok(calls.edge(read)))
     }
 
     /// Adds to what the last part asks of others.

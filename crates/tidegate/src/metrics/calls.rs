@@ -12,6 +12,7 @@
 //! **When it is wrong.** Counts of one client are not of one instant. A weight is a share of what
 //! is picked by weight: datacenters that are picked among before that are not in it.
 
+use super::doors::{self, EdgeCounts, Queue};
 use super::list::{Metric, Read, Rows, Unit};
 use crate::client::{Backend, Balancer, Counts, Layer};
 use core::fmt;
@@ -28,6 +29,8 @@ const OTHER: &str = "other";
 
 /// Reads the endpoints of a balancer, whatever its services are.
 type Backends = Arc<dyn Fn() -> Vec<Backend> + Send + Sync>;
+type Queues = Arc<dyn Fn() -> Queue + Send + Sync>;
+type Edge = Arc<dyn Fn() -> EdgeCounts + Send + Sync>;
 
 /// Clients and balancers, each by the name of the service that it asks.
 ///
@@ -45,6 +48,8 @@ type Backends = Arc<dyn Fn() -> Vec<Backend> + Send + Sync>;
 pub struct Calls {
     clients: Vec<Layer>,
     balancers: Vec<(String, Backends)>,
+    queues: Vec<(String, Queues)>,
+    edge: Option<Edge>,
 }
 
 /// Two of one name would be one row with two numbers.
@@ -89,6 +94,29 @@ impl Calls {
         Ok(self)
     }
 
+    /// Adds a queue before the service of this name, as `read` tells it.
+    pub fn queue(
+        mut self,
+        service: impl Into<String>,
+        read: impl Fn() -> Queue + Send + Sync + 'static,
+    ) -> Result<Self, InvalidCalls> {
+        let service = service.into();
+        valid("queue", &service, self.queues.iter().any(|(known, _)| *known == service))?;
+        self.queues.push((service, Arc::new(read)));
+        Ok(self)
+    }
+
+    /// Adds an edge before all of them; there is one at most, the last.
+    pub fn edge(mut self, read: impl Fn() -> EdgeCounts + Send + Sync + 'static) -> Self {
+        self.edge = Some(Arc::new(read));
+        self
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (&str, Queue)> {
+        self.queues.iter().map(|(service, read)| (service.as_str(), read()))
+    }
+
     #[cfg(feature = "admin")]
     pub(crate) fn clients(&self) -> &[Layer] {
         &self.clients
@@ -111,6 +139,8 @@ impl Calls {
             balancers: (self.balancers.iter())
                 .map(|(service, read)| (service.clone(), Fleet::of(&read())))
                 .collect(),
+            queues: self.queues.iter().map(|(name, read)| (name.clone(), read())).collect(),
+            edge: self.edge.as_ref().map(|read| read()).unwrap_or_default(),
         }
     }
 }
@@ -119,7 +149,9 @@ impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let balancers: Vec<&str> = self.balancers.iter().map(|(name, _)| name.as_str()).collect();
         let fields = &mut f.debug_struct("Calls");
-        fields.field("clients", &self.clients).field("balancers", &balancers).finish()
+        fields.field("clients", &self.clients).field("balancers", &balancers);
+        let queues: Vec<&str> = self.queues.iter().map(|(name, _)| name.as_str()).collect();
+        fields.field("queues", &queues).finish_non_exhaustive()
     }
 }
 
@@ -137,6 +169,8 @@ fn valid(what: &'static str, service: &str, known: bool) -> Result<(), InvalidCa
 pub(super) struct Asked {
     clients: Vec<Client>,
     balancers: Vec<(String, Fleet)>,
+    pub(super) queues: Vec<(String, Queue)>,
+    pub(super) edge: EdgeCounts,
 }
 
 struct Client {
@@ -210,7 +244,7 @@ impl Row {
 
 /// Every metric of these.
 #[rustfmt::skip]
-pub(super) static METRICS: [Metric<Asked>; 11] = [
+static CALLS: [Metric<Asked>; 11] = [
     Metric::new("tidegate_client_requests", Unit::Events("request"),
         "Requests to other services, without their retries",
         Read::Counter(|asked, rows| clients(asked, |counts| counts.retries.requests, rows)))
@@ -254,6 +288,15 @@ pub(super) static METRICS: [Metric<Asked>; 11] = [
         Read::Level(|asked, rows| backends(asked, |row| Some(row.serving.into()), rows)))
         .by(&["service", "backend"]),
 ];
+
+/// How many there are.
+#[cfg(feature = "opentelemetry")]
+pub(super) const COUNT: usize = CALLS.len() + doors::METRICS.len();
+
+/// These, and those of what stands before services.
+pub(super) fn metrics() -> impl Iterator<Item = &'static Metric<Asked>> {
+    CALLS.iter().chain(&doors::METRICS)
+}
 
 fn clients(asked: &Asked, count: fn(&Counts) -> u64, rows: Rows<'_, u64>) {
     for client in &asked.clients {

@@ -192,7 +192,7 @@ pub struct Name {
 pub fn names() -> Vec<Name> {
     let names = METRICS.iter().flat_map(Metric::names);
     #[cfg(feature = "tokio")]
-    let names = names.chain(super::calls::METRICS.iter().flat_map(Metric::names));
+    let names = names.chain(super::calls::metrics().flat_map(Metric::names));
     #[cfg(feature = "admin")]
     let names = names.chain(PAGE_METRICS.iter().flat_map(Metric::names));
     names.collect()

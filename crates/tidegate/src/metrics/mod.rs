@@ -44,6 +44,16 @@
 //! | `tidegate_backend_active_requests` | `service`, `backend` | attempts that have begun and not ended |
 //! | `tidegate_backend_serving` | `service`, `backend` | 1 while it takes new requests |
 //!
+//! Of what stands before a service in the proxy, a queue of batch work and an edge:
+//!
+//! | name | labels | is |
+//! |---|---|---|
+//! | `tidegate_batch_queued_requests`, `tidegate_batch_queued_bytes` | `service` | what waits |
+//! | `tidegate_batch_outstanding_requests`, `tidegate_batch_window_requests` | `service` | what was handed on and has not come back, and how much of that there may be |
+//! | `tidegate_batch_pace` | `service` | requests a second that go on |
+//! | `tidegate_batch_requests_total` | `service`, `fate` | `sent`, `again` for those that were refused and wait once more, `full`, `late`, `left` |
+//! | `tidegate_edge_events_total` | `event` | `stripped_header`, `client_limit`, `connection_limit`, `connection_refused`, `body_too_long`, `body_too_slow` |
+//!
 //! And `/metrics` of the dashboard has one of its own:
 //!
 //! | name | labels | is |
@@ -65,6 +75,8 @@
 
 #[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
 mod calls;
+#[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
+mod doors;
 mod latency;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 mod list;
@@ -75,6 +87,8 @@ mod prometheus;
 
 #[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
 pub use calls::{Calls, InvalidCalls};
+#[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
+pub use doors::{EdgeCounts, Queue};
 pub use latency::LatencyHistogram;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 pub use list::{Name, names};

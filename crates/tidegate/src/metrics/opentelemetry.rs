@@ -36,7 +36,7 @@ pub fn observe(task: &Task, meter: &Meter) {
     // A meter that is kept for ever does not keep the task at work.
     let task = Arc::downgrade(&task.inner);
     let take = move || task.upgrade().map(|inner| Task { inner }.snapshot());
-    observe_all(&METRICS, meter, take);
+    observe_all(METRICS.iter(), meter, take);
 }
 
 /// Gives `meter` the metrics of what this process asks of others. Call it once for a meter; these
@@ -52,17 +52,17 @@ pub fn observe(task: &Task, meter: &Meter) {
 /// ```
 #[cfg(feature = "tokio")]
 pub fn observe_calls(calls: Calls, meter: &Meter) {
-    const { assert!(calls::METRICS.len() <= BUCKETS, "each has a bit of a word") };
-    observe_all(&calls::METRICS, meter, move || Some(calls.snapshot()));
+    const { assert!(calls::COUNT <= BUCKETS, "each has a bit of a word") };
+    observe_all(calls::metrics(), meter, move || Some(calls.snapshot()));
 }
 
 fn observe_all<S: Send + Sync + 'static>(
-    metrics: &'static [Metric<S>],
+    metrics: impl Iterator<Item = &'static Metric<S>>,
     meter: &Meter,
     take: impl Fn() -> Option<S> + Send + Sync + 'static,
 ) {
     let latest = Arc::new(Latest { take: Box::new(take), shared: Mutex::new((None, 0)) });
-    for (bit, metric) in metrics.iter().enumerate() {
+    for (bit, metric) in metrics.enumerate() {
         register(meter, metric, &latest, bit);
     }
 }

@@ -69,7 +69,7 @@ impl Collects for Collector {
         #[cfg(feature = "tokio")]
         {
             let asked = self.calls.snapshot();
-            calls::METRICS.iter().try_for_each(|metric| write(metric, &asked, &mut encoder))?;
+            calls::metrics().try_for_each(|metric| write(metric, &asked, &mut encoder))?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ mod stall;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use body::{BodyError, RequestBody};
+pub use body::{BodyError, BodyLimits, Breach, Breached, RequestBody};
 pub use limits::{InvalidLimit, Limits};
 pub use listener::Listener;
 pub use peer::Peer;
@@ -62,6 +62,7 @@ use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::life::{Life, LifeConfig, Phase};
 use connection::Place;
+use core::any::Any;
 use core::fmt;
 use core::pin::{Pin, pin};
 use core::time::Duration;
@@ -84,6 +85,9 @@ use tower_service::Service;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type WarmUp = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 type Classify = Arc<dyn Fn(SocketAddr) -> Option<Criticality> + Send + Sync>;
+/// Something that is held for as long as a connection is there.
+type Held = Box<dyn Any + Send + Sync>;
+type Welcome = Arc<dyn Fn(SocketAddr) -> Option<Held> + Send + Sync>;
 
 /// Serves what comes from `listener`. `make` makes the service of each connection, and is told its
 /// [`Peer`]: a router of axum by `into_make_service`, another service by [`each`].
@@ -97,6 +101,7 @@ pub fn serve<L: Listener, M>(listener: L, make: M) -> Serve<L, M> {
         limits: Limits::default(),
         gate: None,
         classify: None,
+        welcome: None,
         goodbye_spread: Duration::ZERO,
         warm_up: None,
         counters: Arc::default(),
@@ -116,6 +121,7 @@ pub struct Serve<L, M> {
     limits: Limits,
     gate: Option<Arc<ConnectionGate>>,
     classify: Option<Classify>,
+    welcome: Option<Welcome>,
     goodbye_spread: Duration,
     warm_up: Option<WarmUp>,
     counters: Arc<Counters>,
@@ -172,6 +178,17 @@ impl<L, M> Serve<L, M> {
         self
     }
 
+    /// Whether an address may have one more connection, asked before anything else is: one that
+    /// comes again and again must not use up what is there for all. What is returned is held for
+    /// as long as the connection is there.
+    pub fn welcome(
+        mut self,
+        welcome: impl Fn(SocketAddr) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        self.welcome = Some(Arc::new(welcome));
+        self
+    }
+
     /// A lame duck asks its connections of HTTP/2 to end one after the other within this time, so
     /// that not all clients reconnect elsewhere at once; all at once if not said. Longer than the
     /// drain delay is as long as the drain delay.
@@ -213,6 +230,8 @@ pub struct Counters {
     pub refused_open: AtomicU64,
     /// Connections that were refused because they came too fast.
     pub refused_rate: AtomicU64,
+    /// Connections from addresses that were not welcome to more.
+    pub refused_address: AtomicU64,
     /// Times that no connection could be taken, for want of file descriptors for instance.
     pub accept_errors: AtomicU64,
     /// Handshakes that failed or took too long.
@@ -246,6 +265,7 @@ struct Common {
     limits: Limits,
     gate: Arc<ConnectionGate>,
     classify: Option<Classify>,
+    welcome: Option<Welcome>,
     goodbye_spread: Duration,
     counters: Arc<Counters>,
     http: auto::Builder<Executor>,
@@ -307,6 +327,7 @@ where
             executor,
             limits: self.limits,
             classify: self.classify,
+            welcome: self.welcome,
             goodbye_spread: self.goodbye_spread,
             counters: self.counters,
             #[cfg(feature = "tls")]
@@ -363,14 +384,14 @@ where
                 common.life.ready();
             }
             (io, address) = next(&mut listener, &mut backoff, &common.counters) => {
-                let Some((peer, place)) = admit(common, address) else {
+                let Some((peer, held)) = admit(common, address) else {
                     L::refuse(io);
                     continue;
                 };
                 let (common, make, dice) = (Arc::clone(common), make.clone(), dice.fork());
                 let alive = alive.subscribe();
                 drop(common.executor.clone().spawn(async move {
-                    let _held = (alive, place);
+                    let _held = (alive, held);
                     secure_and_run(common, io, peer, make, dice).await;
                 }));
             }
@@ -401,7 +422,18 @@ async fn next<L: Listener>(
 }
 
 /// Asks the gate.
-fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, Place)> {
+fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, (Place, Option<Held>))> {
+    let held = match (&common.welcome, address) {
+        (Some(welcome), Some(address)) => {
+            let held = welcome(address);
+            if held.is_none() {
+                common.counters.refused_address.fetch_add(1, Relaxed);
+                return None;
+            }
+            held
+        }
+        _ => None,
+    };
     let class = match (&common.classify, address) {
         (Some(classify), Some(address)) => classify(address),
         _ => None,
@@ -410,7 +442,8 @@ fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, Place)> 
     match common.gate.accept(class, common.clock.now()) {
         Ok(()) => {
             counters.accepted.fetch_add(1, Relaxed);
-            Some((Peer::new(address, class), Place::new(Arc::clone(&common.gate))))
+            let place = Place::new(Arc::clone(&common.gate));
+            Some((Peer::new(address, class), (place, held)))
         }
         Err(refused) => {
             let counter = match refused.limit {

@@ -52,6 +52,8 @@ pub struct Ticket {
     method: MethodId,
     class: Option<ClassId>,
     good: bool,
+    /// Whether it was counted as failed: once, however often it is found out.
+    failed: bool,
     wanted: Option<Wanted>,
     unknown: Option<Box<str>>,
     /// What the program says that it has cost.
@@ -89,6 +91,7 @@ impl Task {
                 method: method.id,
                 class,
                 good: false,
+                failed: false,
                 wanted: admitted.wanted,
                 unknown: method.is_new.then(|| name.into()),
                 said: None,
@@ -170,7 +173,9 @@ impl Ticket {
     #[cold]
     pub fn failed(&mut self) {
         self.good = false;
-        self.task.inner.with_lane(|lane| lane.count(cell::FAILED));
+        if !core::mem::replace(&mut self.failed, true) {
+            self.task.inner.with_lane(|lane| lane.count(cell::FAILED));
+        }
     }
 
     /// The program never had it: it has failed, and took no time of the program's.

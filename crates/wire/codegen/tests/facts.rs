@@ -77,6 +77,41 @@ doorman.ResourceTemplate: 1 identifier_glob string!, 2 capacity double!, 3 algor
 doorman.ResourceRepository: 1 resources ResourceTemplate*
 doorman.DiscoveryRequest:
 doorman.DiscoveryResponse: 1 mastership Mastership!, 2 is_master bool!
+mvccpb.KeyValue: 1 key bytes, 2 create_revision int64, 3 mod_revision int64, 4 version int64, \
+5 value bytes, 6 lease int64
+mvccpb.Event: 1 type EventType, 2 kv KeyValue, 3 prev_kv KeyValue
+etcdserverpb.ResponseHeader: 1 cluster_id uint64, 2 member_id uint64, 3 revision int64, \
+4 raft_term uint64
+etcdserverpb.RangeRequest: 1 key bytes, 2 range_end bytes, 3 limit int64, 4 revision int64, \
+7 serializable bool, 8 keys_only bool
+etcdserverpb.RangeResponse: 1 header ResponseHeader, 2 kvs KeyValue*, 3 more bool, 4 count int64
+etcdserverpb.PutRequest: 1 key bytes, 2 value bytes, 3 lease int64
+etcdserverpb.PutResponse: 1 header ResponseHeader
+etcdserverpb.DeleteRangeRequest: 1 key bytes, 2 range_end bytes
+etcdserverpb.DeleteRangeResponse: 1 header ResponseHeader, 2 deleted int64
+etcdserverpb.RequestOp: 1 request_range RangeRequest, 2 request_put PutRequest, \
+3 request_delete_range DeleteRangeRequest
+etcdserverpb.ResponseOp: 1 response_range RangeResponse, 2 response_put PutResponse, \
+3 response_delete_range DeleteRangeResponse
+etcdserverpb.Compare: 1 result CompareResult, 2 target CompareTarget, 3 key bytes, \
+4 version int64, 5 create_revision int64, 6 mod_revision int64, 7 value bytes, 8 lease int64, \
+64 range_end bytes
+etcdserverpb.TxnRequest: 1 compare Compare*, 2 success RequestOp*, 3 failure RequestOp*
+etcdserverpb.TxnResponse: 1 header ResponseHeader, 2 succeeded bool, 3 responses ResponseOp*
+etcdserverpb.WatchRequest: 1 create_request WatchCreateRequest, \
+2 cancel_request WatchCancelRequest
+etcdserverpb.WatchCreateRequest: 1 key bytes, 2 range_end bytes, 3 start_revision int64, \
+4 progress_notify bool
+etcdserverpb.WatchCancelRequest: 1 watch_id int64
+etcdserverpb.WatchResponse: 1 header ResponseHeader, 2 watch_id int64, 3 created bool, \
+4 canceled bool, 5 compact_revision int64, 6 cancel_reason string, 7 fragment bool, \
+11 events Event*
+etcdserverpb.LeaseGrantRequest: 1 TTL int64, 2 ID int64
+etcdserverpb.LeaseGrantResponse: 1 header ResponseHeader, 2 ID int64, 3 TTL int64, 4 error string
+etcdserverpb.LeaseRevokeRequest: 1 ID int64
+etcdserverpb.LeaseRevokeResponse: 1 header ResponseHeader
+etcdserverpb.LeaseKeepAliveRequest: 1 ID int64
+etcdserverpb.LeaseKeepAliveResponse: 1 header ResponseHeader, 2 ID int64, 3 TTL int64
 tidegate.quota.v1.TaskMessage: 1 hello Hello, 2 report Usages, 3 acked Generation, 4 leaves bool
 tidegate.quota.v1.Hello: 1 service string, 2 task string, 3 resumes TaskId, 4 weight uint32, \
 5 epoch_seen uint64
@@ -93,7 +128,8 @@ tidegate.quota.v1.Grant: 1 customer uint32, 2 number uint64, 3 limits uint64*, 4
 5 revoked bool
 tidegate.quota.v1.Redirect: 1 leader string
 tidegate.quota.v1.StatusRequest: 1 service string
-tidegate.quota.v1.StatusResponse: 1 epoch uint64, 2 services ServiceStatus*, 3 refused string
+tidegate.quota.v1.StatusResponse: 1 epoch uint64, 2 services ServiceStatus*, 3 refused string, \
+4 leads bool, 5 leader string, 6 trouble string
 tidegate.quota.v1.ServiceStatus: 1 service string, 2 learning bool, 3 tasks uint32, \
 4 capacity uint64, 5 customers CustomerStatus*, 6 overs Over*
 tidegate.quota.v1.CustomerStatus: 1 name string, 2 limits uint64*, 3 used uint64*, \
@@ -110,6 +146,9 @@ envoy.type.v3.RateLimitUnit: 0 UNKNOWN, 1 SECOND, 2 MINUTE, 3 HOUR, 4 DAY, 5 MON
 envoy.service.ratelimit.v3.RateLimitResponse.Code: 0 UNKNOWN, 1 OK, 2 OVER_LIMIT
 envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit: 0 UNKNOWN, 1 SECOND, 2 MINUTE, \
 3 HOUR, 4 DAY, 5 MONTH, 6 YEAR
+mvccpb.Event.EventType: 0 PUT, 1 DELETE
+etcdserverpb.Compare.CompareResult: 0 EQUAL, 1 GREATER, 2 LESS, 3 NOT_EQUAL
+etcdserverpb.Compare.CompareTarget: 0 VERSION, 1 CREATE, 2 MOD, 3 VALUE, 4 LEASE
 doorman.Algorithm.Kind: 0 NO_ALGORITHM, 1 STATIC, 2 PROPORTIONAL_SHARE, 3 FAIR_SHARE
 ";
 
@@ -120,6 +159,14 @@ const METHODS: &str = "
 /doorman.Capacity/ReleaseCapacity unary
 /envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas both
 /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit unary
+/etcdserverpb.KV/DeleteRange unary
+/etcdserverpb.KV/Put unary
+/etcdserverpb.KV/Range unary
+/etcdserverpb.KV/Txn unary
+/etcdserverpb.Lease/LeaseGrant unary
+/etcdserverpb.Lease/LeaseKeepAlive both
+/etcdserverpb.Lease/LeaseRevoke unary
+/etcdserverpb.Watch/Watch both
 /grpc.health.v1.Health/Check unary
 /grpc.health.v1.Health/Watch server
 /tidegate.quota.v1.Quota/Report both

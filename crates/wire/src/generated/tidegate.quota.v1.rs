@@ -182,6 +182,15 @@ pub struct StatusResponse {
     /// What is wrong with the configuration that is there now; the one before holds.
     #[prost(string, tag = "3")]
     pub refused: ::prost::alloc::string::String,
+    /// Whether this server leads. One that does not knows of no services.
+    #[prost(bool, tag = "4")]
+    pub leads: bool,
+    /// Who does, by host and port, if it is another; nothing if nobody knows.
+    #[prost(string, tag = "5")]
+    pub leader: ::prost::alloc::string::String,
+    /// What is wrong with the election; nothing if all is well.
+    #[prost(string, tag = "6")]
+    pub trouble: ::prost::alloc::string::String,
 }
 /// One service.
 #[derive(Clone, PartialEq, ::prost::Message)]

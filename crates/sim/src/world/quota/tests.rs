@@ -16,9 +16,9 @@ fn is_told(world: &World, places: u64) -> bool {
 }
 
 fn run_until(world: &mut World, seconds: u64) {
-    while let Some((at, event)) = world.queue.pop() {
+    while let Some((at, number)) = world.queue.pop() {
         world.now = at;
-        world.happen(event);
+        world.happen(world.queue.event(number));
         if at >= Timestamp::from_secs(seconds) {
             break;
         }

@@ -6,8 +6,8 @@ use super::*;
 fn probed(world: &mut World) -> u32 {
     world.queue = EventQueue::new();
     world.probe(0, 0, 0);
-    match world.queue.pop() {
-        Some((_, Event::Probed { micros, .. })) => micros,
+    match world.queue.pop().map(|(_, number)| world.queue.event(number)) {
+        Some(Event::Probed { micros, .. }) => micros,
         other => panic!("{other:?}"),
     }
 }
