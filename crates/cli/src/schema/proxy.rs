@@ -7,7 +7,14 @@ use super::kinds::Kind::{
 use super::tree::Row;
 
 /// What proxies can be, and what each is told.
-pub(super) const ROLES: &[(&str, &[Row])] = &[("inbound", INBOUND), ("outbound", OUTBOUND)];
+///
+/// Those that call services have the same keys; which make sense in which is for `tidegate check`.
+pub(super) const ROLES: &[(&str, &[&[Row]])] = &[
+    ("inbound", &[INBOUND, EDGE]),
+    ("outbound", &[OUTBOUND, EDGE]),
+    ("edge", &[OUTBOUND, EDGE]),
+    ("batch", &[OUTBOUND, EDGE]),
+];
 
 const SPEAKS: super::kinds::Kind = Word(&["auto", "h1", "h2"]);
 
@@ -64,7 +71,15 @@ const INBOUND: &[Row] = &[
 ];
 
 const OUTBOUND: &[Row] = &[
-    ("role!", Word(&["outbound"]), "It stands beside a program that calls."),
+    (
+        "role!",
+        Word(&["outbound", "edge", "batch"]),
+        "Beside a program that calls, before strangers, or before batch work.",
+    ),
+    ("tls.cert!", File, "Our certificate and those that lead to a root."),
+    ("tls.key!", File, "Its key."),
+    ("tls.client_ca", File, "The roots that callers' certificates have to come from."),
+    ("tls.client", Word(&["required", "optional"]), "Whether callers may show none."),
     ("name", Text, "What the program is called on the page and in metrics."),
     ("workers", Some, "Threads that serve."),
     ("admin", AddressOrOff, "Where dashboard, metrics and health are."),
@@ -133,6 +148,44 @@ const OUTBOUND: &[Row] = &[
     ("services[].timeouts.answer", Span, "For the head of an answer, all attempts together."),
     ("services[].timeouts.attempt", Span, "For one attempt."),
     ("services[].timeouts.idle", Span, "For which an idle connection is used again."),
+    ("services[].queue.items", Some, "Requests that may wait."),
+    ("services[].queue.bytes", Count, "Bytes of those that wait."),
+    ("services[].queue.body", Count, "Bytes of a body that are read before it waits."),
+    ("services[].queue.attempts", Some, "Of a request that backends refuse, the first included."),
+    ("services[].pace.connections", Some, "Connections to one endpoint."),
+    ("services[].pace.window", Some, "Requests that are out at once in all."),
+    ("services[].pace.utilization", Number, "Of backends, above which the pace gives way."),
+    ("services[].pace.growth", Number, "By which a round trip grows the window."),
+    ("services[].pace.backoff", Number, "Of the window that a refusal leaves."),
+    ("services[].pace.probe", Span, "Between two requests at the slowest."),
+    ("services[].pace.pushback_max", Span, "Of a pushback that is believed."),
     ("services[].default_criticality", Level, "What calls count as that do not say."),
     ("services[].propagate", Switch, "Whether criticality, deadline and attempt go out."),
+];
+
+/// For callers who are strangers.
+const EDGE: &[Row] = &[
+    ("edge", Nested, "What strangers may do, if callers are strangers."),
+    ("edge.default_criticality", Level, "Of requests that no rule fits."),
+    ("edge.rules[].host", Text, "The host that is asked for."),
+    ("edge.rules[].path", Path, "/a/b itself, or with /a/** all below."),
+    ("edge.rules[].methods", List(&Text), "One of these."),
+    ("edge.rules[].header", Text, "NAME, or NAME=VALUE."),
+    ("edge.rules[].identity", Text, "The caller's certificate."),
+    ("edge.rules[].criticality", Level, "What it counts as."),
+    ("edge.rules[].ceiling", Level, "What the caller may claim."),
+    ("edge.deadline_max", Span, "For which a stranger's deadline is obeyed at the most."),
+    ("edge.forwarded", Switch, "Whether programs are told who asks, by us."),
+    ("edge.client.connections", Count, "Of one address at once."),
+    ("edge.client.connects_per_second", Count, "Of one address."),
+    ("edge.client.requests", Count, "Of one address at once."),
+    ("edge.client.rate", Count, "Requests of one address a second."),
+    ("edge.client.burst", Some, "Requests of one address at once, after a quiet time."),
+    ("edge.connection.rate", Count, "Requests of one connection a second."),
+    ("edge.connection.burst", Some, "Requests of one connection, after a quiet time."),
+    ("edge.body.max", Count, "Bytes of a request's body."),
+    ("edge.body.rate_min", Count, "Bytes a second that have to come."),
+    ("edge.body.stall", Span, "For which none may come."),
+    ("edge.headers.bytes", Count, "Of a request's head."),
+    ("edge.headers.count", Count, "Of a request over HTTP/1."),
 ];

@@ -14,6 +14,9 @@ pub(super) const ROWS: &[Row] = &[
     ("quota.tls.client_ca", File, "The roots that callers' certificates have to come from."),
     ("quota.trust_network", Bool, "Listens beyond loopback though nobody is asked who they are."),
     ("quota.operators", List(&Text), "Who may see how everything stands."),
+    ("quota.election.etcd!", List(&Text), "Members of the etcd that all servers share."),
+    ("quota.election.prefix", Text, "What all keys in etcd begin with."),
+    ("quota.election.ttl", Span, "How long the leader's lease in etcd is."),
     ("quota.state", File, "Where the server remembers its last election and whom it led."),
     ("quota.advertise", Text, "What others call this server: host and port."),
     ("quota.services.*.capacity.cpu!", Number, "CPUs of all tasks together; only to show."),
@@ -54,7 +57,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 pub(super) fn schema() -> Value {
-    let mut schema = tree::object(ROWS);
+    let mut schema = tree::object(&[ROWS]);
     if let Value::Object(schema) = &mut schema {
         let uri = "https://json-schema.org/draft/2020-12/schema";
         schema.insert("$schema".to_owned(), Value::from(uri));

@@ -150,12 +150,12 @@ fn every_example_of_the_documentation_is_valid() {
     }
 }
 
-/// Keys in the first column of tables whose head begins with `key`: `a`, or `a.b`, `.c`.
+/// Keys in the first column of tables whose head is `key`: `a`, or `a.b`, `.c`.
 fn documented(text: &str) -> Vec<BTreeSet<String>> {
     let mut tables = Vec::new();
     let mut inside = false;
     for line in text.lines() {
-        if line.starts_with("| key ") {
+        if line.starts_with("| key |") {
             inside = true;
             tables.push(BTreeSet::new());
         } else if !line.starts_with('|') {
@@ -177,9 +177,9 @@ fn documented(text: &str) -> Vec<BTreeSet<String>> {
 }
 
 /// Paths of rows, and of what they are in, as tables name them.
-fn rows(rows: &[Row], prefix: &str) -> BTreeSet<String> {
+fn rows(tables: &[&[Row]], prefix: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    tree::paths(&tree::object(rows), "", &mut found);
+    tree::paths(&tree::object(tables), "", &mut found);
     found.iter().filter_map(|path| path.strip_prefix(prefix)).map(str::to_owned).collect()
 }
 
@@ -197,7 +197,7 @@ fn compare(documented: &BTreeSet<String>, known: &BTreeSet<String>) {
     assert!(gone.is_empty(), "a row in the documentation for {gone:?}, which is no key");
 }
 
-fn role(name: &str) -> &'static [Row] {
+fn role(name: &str) -> &'static [&'static [Row]] {
     ROLES.iter().find(|(role, _)| *role == name).unwrap().1
 }
 
@@ -205,24 +205,37 @@ fn role(name: &str) -> &'static [Row] {
 fn the_reference_has_the_keys_of_the_schema_and_no_others() {
     let tables = documented(&document("proxy.md"));
     let mut known = rows(role("inbound"), "");
-    // Every table of roles says what this one is for.
-    known.remove("role");
+    // Every table of roles says what this one is for; the edge has a page of its own.
+    known.retain(|path| path != "role" && !path.starts_with("edge."));
     compare(&tables.into_iter().flatten().collect(), &known);
+    let tables = documented(&document("proxy-edge.md"));
+    compare(&tables[0], &rows(role("edge"), "edge.rules[]."));
+    let is_edge = |path: &String| path.starts_with("edge.") && !path.contains('[');
+    let of_edge =
+        |paths: &BTreeSet<String>| paths.iter().filter(|path| is_edge(path)).cloned().collect();
+    compare(&of_edge(&tables[1]), &of_edge(&rows(role("edge"), "")));
+    let tables = documented(&document("proxy-batch.md"));
+    let is_batch = |path: &String| path.starts_with("queue.") || path.starts_with("pace.");
+    let waiting = rows(role("batch"), "services[].").into_iter().filter(is_batch).collect();
+    compare(&tables[0], &waiting);
     let tables = documented(&document("proxy-outbound.md"));
     let known = rows(role("outbound"), "");
     let (service, proxy): (BTreeSet<_>, BTreeSet<_>) =
         known.into_iter().partition(|path| path.starts_with("services[]"));
-    compare(&tables[0], &proxy);
+    let proxy =
+        proxy.into_iter().filter(|path| !path.starts_with("edge") && !path.starts_with("tls"));
+    compare(&tables[0], &proxy.collect());
     let service: BTreeSet<_> = service
         .iter()
         .map(|path| path.trim_start_matches("services[].").to_owned())
         // Its row names them.
         .filter(|path| !path.starts_with("datacenters[]") && !path.starts_with("tls."))
+        .filter(|path| !path.starts_with("queue") && !path.starts_with("pace"))
         .chain(["tls.name".to_owned()])
         .collect();
     compare(&tables[1], &service);
     let tables = documented(&document("quota.md"));
-    let known = rows(quota::ROWS, "quota.");
+    let known = rows(&[quota::ROWS], "quota.");
     let within = |prefix: &str| -> BTreeSet<String> {
         let of = |path: &String| path.strip_prefix(prefix).map(str::to_owned);
         known.iter().filter_map(of).collect()
@@ -267,7 +280,8 @@ fn expected(file: File, text: &str) -> Option<BTreeSet<String>> {
 
 #[test]
 fn the_parsers_know_the_keys_of_the_schema_and_no_others() {
-    let of_role = |(role, rows): &(&'static str, &[Row])| (File::Proxy, *role, tree::object(rows));
+    let of_role =
+        |(role, tables): &(&'static str, &[&[Row]])| (File::Proxy, *role, tree::object(tables));
     let mut all: Vec<(File, &str, Value)> = ROLES.iter().map(of_role).collect();
     all.push((File::Quota, "", quota::schema()));
     let mut count = 0;

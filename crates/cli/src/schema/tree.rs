@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 /// for.
 pub(super) type Row = (&'static str, Kind, &'static str);
 
-/// The schema of an object with these keys.
-pub(super) fn object(rows: &[Row]) -> Value {
+/// The schema of an object with the keys of all these tables.
+pub(super) fn object(tables: &[&[Row]]) -> Value {
     let mut object = empty();
-    for (path, kind, about) in rows {
+    for (path, kind, about) in tables.iter().copied().flatten() {
         let (path, required) = path.strip_suffix('!').map_or((*path, false), |path| (path, true));
         let mut value = kind.schema();
         if let Value::Object(value) = &mut value {

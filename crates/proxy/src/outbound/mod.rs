@@ -112,17 +112,8 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
     };
     let workers = run::spawn_workers(&setting, doors.into_iter())?;
     let watched = "nobody: what it calls is elsewhere".to_owned();
-    Ok(Proxy {
-        task,
-        life,
-        services,
-        watched,
-        workers,
-        page,
-        config: None,
-        sockets,
-        responder: None,
-    })
+    let (config, responder) = (None, None);
+    Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder })
 }
 
 fn layer(service: &ServiceConfig) -> Layer {
