@@ -15,6 +15,7 @@ mod metering;
 mod overload;
 mod peers;
 mod proxy;
+mod quota;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +65,11 @@ enum Command {
     /// The proxy of `proxy`.
     #[command(hide = true)]
     ProxyServer(proxy::ServerOptions),
+    /// What a line of a report costs the quota server, beside Redis.
+    Quota(quota::Options),
+    /// The server of `quota`.
+    #[command(hide = true)]
+    QuotaServer(quota::ServerOptions),
     /// How many requests a second the simulator runs on one core.
     Sim(sim::Options),
 }
@@ -82,6 +88,8 @@ fn main() -> Outcome {
         Command::OverloadServer(options) => overload::server::serve(&options)?,
         Command::Proxy(options) => proxy::run(&options)?,
         Command::ProxyServer(options) => proxy::serve(&options)?,
+        Command::Quota(options) => quota::run(&options)?,
+        Command::QuotaServer(options) => quota::serve(&options)?,
         Command::Sim(options) => sim::run(&options),
     }
     Ok(())

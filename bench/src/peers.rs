@@ -1,6 +1,7 @@
 //! Programs that people put in front of theirs, started and stopped.
 
 use crate::Outcome;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -59,6 +60,14 @@ impl Peer {
             Self::Tidegate => "",
         }
     }
+}
+
+/// As many connections as `wanted`, if the system allows for so many.
+pub(crate) fn raise_file_limit(wanted: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum.map_or(Some(wanted), |maximum| Some(maximum.min(wanted)));
+    // With less there are fewer connections, and whoever finds none says so.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// What a proxy is told: its file, or for ours its arguments.
