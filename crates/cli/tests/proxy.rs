@@ -164,3 +164,17 @@ fn what_is_wrong_is_said_before_anything_is_served() {
         assert!(text.contains(words), "{arguments:?}: {text}");
     }
 }
+
+#[test]
+fn a_file_runs_the_edge_and_the_batch_role() {
+    let upstream = program();
+    for role in ["edge", "batch"] {
+        let service = format!("{{ name: shop, listen: '127.0.0.1:0', endpoints: ['{upstream}'] }}");
+        let text = format!("role: {role}\nservices: [{service}]\n");
+        let path = file(&format!("{role}.yaml"), &text);
+        let mut proxy = Proxy::run(&["--config", path.to_str().unwrap()]);
+        assert!(proxy.ask().ends_with("\r\n\r\nok"), "{role}");
+        proxy.signal(rustix::process::Signal::TERM);
+        proxy.said("leaving");
+    }
+}

@@ -15,7 +15,7 @@
 //! here is what stands between: which headers pass ([`hop`]), where a request goes ([`pool`]), what
 //! becomes of its answer, and what can be seen of a program ([`watch`]).
 //!
-//! That is the inbound role. In the outbound role the proxy stands beside a client, and its calls go
+//! That is the inbound role. In the outbound role the proxy stands beside a client, and calls go
 //! out through `tidegate`'s client layer and balancer ([`outbound`]). Before either there may be an
 //! [`edge`], for callers who are strangers. In the batch role calls wait in a queue before they go
 //! out, at the pace of those they go to.

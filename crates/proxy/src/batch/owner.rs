@@ -20,7 +20,7 @@ use tidegate_core::batch::pace::Hold;
 use tidegate_core::batch::queue::Ticket;
 use tidegate_core::batch::{BatchProxy, Offer, Release};
 use tidegate_core::decision::{Advice, Cause, Reason, Rejection};
-use tidegate_core::{Criticality, Outcome};
+use tidegate_core::{Criticality, Outcome, Timestamp};
 use tokio::sync::mpsc;
 
 /// What is said to an owner.
@@ -186,6 +186,8 @@ pub(super) struct Owner {
     /// Requests that may be at one endpoint at once; none for any number.
     each: Option<usize>,
     clock: Clock,
+    /// When it was last asked how many endpoints there are.
+    widened: Option<Timestamp>,
     closed: bool,
 }
 
@@ -235,6 +237,7 @@ impl Owner {
             balancer,
             each,
             clock,
+            widened: None,
             closed: false,
         };
         Ok((owner, shared))
@@ -271,6 +274,11 @@ impl Owner {
 
     /// As many at once as there are connections for.
     fn widen(&mut self) {
+        let now = self.clock.now();
+        if self.widened.is_some_and(|before| now.since(before) < LOOK) {
+            return;
+        }
+        self.widened = Some(now);
         if let Some(each) = self.each {
             let room = self.balancer.endpoints().len().max(1).saturating_mul(each);
             let room = u32::try_from(room).unwrap_or(u32::MAX);
