@@ -13,14 +13,14 @@ pub(crate) fn exponential(mean: f64, rng: &mut impl Rng) -> Duration {
     if !mean.is_finite() {
         return Duration::MAX;
     }
-    exponential_nanos(mean * 1e9, rng)
+    Duration::from_nanos(exponential_nanos(mean * 1e9, rng))
 }
 
-/// The same, around a finite `mean` of nanoseconds.
+/// The same, in nanoseconds around a finite `mean`.
 #[inline]
-pub(crate) fn exponential_nanos(mean: f64, rng: &mut impl Rng) -> Duration {
+pub(crate) fn exponential_nanos(mean: f64, rng: &mut impl Rng) -> u64 {
     // Casting a float that is too large stops at the largest integer.
-    Duration::from_nanos((mean * standard_exponential(rng)) as u64)
+    (mean * standard_exponential(rng)) as u64
 }
 
 /// A draw from the exponential distribution of mean 1, by the ziggurat of Marsaglia and Tsang.

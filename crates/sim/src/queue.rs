@@ -15,7 +15,6 @@
 //! Events come out by time; those of the same moment in the order in which they were put in. An
 //! event of a moment that is over comes at once.
 
-use core::cmp::Ordering::{Equal, Greater, Less};
 use core::time::Duration;
 use std::collections::BinaryHeap;
 use tidegate_core::Timestamp;
@@ -164,36 +163,49 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    #[inline]
+    /// Puts an event in.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "an event that is passed on is written in pieces and read as a whole, for which a \
+                  processor waits"
+    )]
     pub(crate) fn push(&mut self, at: Timestamp, event: E) {
         let slot = slot_of(at);
-        if slot > self.slot && slot - self.slot < SLOTS as u64 {
-            self.file(slot, at, event);
+        let list = slot as usize % SLOTS;
+        let last = self.lasts[list];
+        if slot == self.slot {
+            let number = self.events.len();
+            self.events.push(event);
+            self.take_turn(Turn::new(offset_of(at), number));
+        } else if slot.wrapping_sub(self.slot) < SLOTS as u64 && last.len() < CHUNK {
+            self.chunks[last.chunk()].events[last.len()] = (offset_of(at), event);
+            self.lasts[list].0 += 1;
         } else {
             self.push_odd(slot, at, event);
         }
     }
 
-    /// Puts in what is for the current slot, or before it, or beyond the last.
+    /// An event of the current slot takes its place in the order: after those of the same moment,
+    /// as its number is the highest.
+    #[inline(never)]
+    fn take_turn(&mut self, turn: Turn) {
+        let place = self.turns.partition_point(|&other| other > turn);
+        self.turns.insert(place, turn);
+    }
+
+    /// Puts in what needs a chunk, or is for a time before the current slot or beyond the last.
+    #[inline(never)]
     fn push_odd(&mut self, slot: u64, at: Timestamp, event: E) {
-        let number = self.events.len();
-        match slot.cmp(&self.slot) {
-            Less => {
-                let place = self.overdue.partition_point(|&(other, _)| other > at);
-                self.overdue.insert(place, (at, number));
-                self.events.push(event);
-            }
-            Equal => {
-                // After those of the same moment: its number is the highest.
-                let turn = Turn::new(offset_of(at), number);
-                let place = self.turns.partition_point(|&other| other > turn);
-                self.turns.insert(place, turn);
-                self.events.push(event);
-            }
-            Greater => {
-                self.number += 1;
-                self.far.push(Far { at, number: self.number, event });
-            }
+        if slot < self.slot {
+            let place = self.overdue.partition_point(|&(other, _)| other > at);
+            self.overdue.insert(place, (at, self.events.len()));
+            self.events.push(event);
+        } else if slot - self.slot < SLOTS as u64 {
+            self.file(slot, at, event);
+        } else {
+            self.number += 1;
+            self.far.push(Far { at, number: self.number, event });
         }
     }
 
@@ -235,7 +247,7 @@ impl<E: Copy> EventQueue<E> {
         Some(Duration::from_nanos((1 << SLOT_BITS) - u64::from(first.offset())))
     }
 
-    #[inline]
+    /// Adds an event to what its slot has.
     fn file(&mut self, slot: u64, at: Timestamp, event: E) {
         let entry = (offset_of(at), event);
         let list = slot as usize % SLOTS;

@@ -81,7 +81,7 @@ impl World {
             self.queue.push(at, probe);
         }
         let to = self.datacenters[backend as usize];
-        let travel = self.network.latency(datacenter as usize, to);
+        let arrival = self.network.arrival(datacenter as usize, to, self.now);
         if self.network.loses() {
             self.queue.push(timeout.unwrap_or(deadline), Event::Timeout { call: key, attempt });
             return;
@@ -91,7 +91,7 @@ impl World {
         } else {
             Event::Reach { call: key, attempt, backend }
         };
-        self.queue.push(self.now + travel, reach);
+        self.queue.push(arrival, reach);
         if let Some(at) = timeout {
             self.queue.push(at, Event::Timeout { call: key, attempt });
         }

@@ -231,7 +231,7 @@ impl World {
             return;
         };
         let (deadline, patient) = (waiting.deadline, waiting.patient);
-        let travel = self.network.latency(from, waiting.datacenter as usize);
+        let arrival = self.network.arrival(from, waiting.datacenter as usize, self.now);
         if self.network.loses() {
             // Without a timeout of its own the caller waits until its deadline.
             if patient {
@@ -241,7 +241,7 @@ impl World {
         }
         let (stack, backend) = (waiting.stack, number);
         let reply = Event::Reply { call, attempt, reply, stack, backend };
-        self.queue.push(self.now + travel, reply);
+        self.queue.push(arrival, reply);
     }
 
     /// A job has to do without one of its calls: a degraded answer if it has one, else it tells its
