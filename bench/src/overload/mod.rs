@@ -5,8 +5,8 @@
 //! without a pause. Each contender is a process of its own, and before each the capacity is found
 //! again with the bare server: four callers who ask without a pause.
 //!
-//! With `--proxy` the server is one of Python, which cannot protect itself, and what is compared are
-//! proxies in front of it: see [`front`].
+//! With `--proxy` the server is one of Python, which cannot protect itself, and what is compared
+//! are proxies in front of it: see [`front`].
 //!
 //! **Where it is wrong.** Whoever else uses the server's core takes from the capacity, from one
 //! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of

@@ -193,8 +193,8 @@ pub(crate) struct Pool<B> {
 /// A connection in use.
 #[derive(Debug)]
 enum Lease<B> {
-    /// By one request: of HTTP/1. It goes back when the answer has come to its end, and is closed if
-    /// it does not.
+    /// By one request: of HTTP/1. It goes back when the answer has come to its end, and is closed
+    /// if it does not.
     Alone { pool: Arc<Pool<B>>, sender: http1::SendRequest<B> },
     /// By others meanwhile.
     Among { _stream: Stream },

@@ -1,8 +1,8 @@
 //! Connections of HTTP/2, each for many requests at once.
 //!
 //! The program says how many streams a connection may have. What goes beyond would wait inside h2
-//! where nobody counts it, so there is another connection when all are full: the first that has room
-//! is taken, so that those at the end run empty when traffic falls, and are closed.
+//! where nobody counts it, so there is another connection when all are full: the first that has
+//! room is taken, so that those at the end run empty when traffic falls, and are closed.
 //!
 //! A connection is used once the program has said how many: to guess would be to have requests wait
 //! behind each other that need not. Whoever comes while a connection is being made waits for that

@@ -2,14 +2,15 @@
 //!
 //! A customer pays for what is done in its name, and a criticality decides who is served when not
 //! everybody can be. Both would be worth nothing if a header could claim them. So they rest on the
-//! identity that the connection has proved: the SPIFFE ID of the peer's certificate, or else its name
-//! of DNS, written `dns:…`.
+//! identity that the connection has proved: the SPIFFE ID of the peer's certificate, or else its
+//! name of DNS, written `dns:…`.
 //!
-//! - **Customer.** The first pattern that the peer's identity fits names it, or was given its name. A header `x-customer` is
-//!   believed only from peers that were named as *delegators* (a gateway that calls for many); from
-//!   anyone else it is ignored and counted ([`Fault::CustomerByStranger`]).
-//! - **Ceiling.** The first ceiling that the peer's identity fits limits what it may claim; a claim above
-//!   is lowered and counted ([`Fault::AboveCeiling`]). Without one, and without an identity, it is
+//! - **Customer.** The first pattern that the peer's identity fits names it, or was given its name.
+//!   A header `x-customer` is believed only from peers that were named as *delegators* (a gateway
+//!   that calls for many); from anyone else it is ignored and counted
+//!   ([`Fault::CustomerByStranger`]).
+//! - **Ceiling.** The first ceiling that the peer's identity fits limits what it may claim; a claim
+//!   above is lowered and counted ([`Fault::AboveCeiling`]). Without one, and without an identity, it is
 //!   `CRITICAL`, which is what a request without a claim counts as anyway. `CRITICAL_PLUS` is
 //!   granted to single workloads by name: a pattern that does so is refused.
 //!
