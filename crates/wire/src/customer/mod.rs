@@ -10,8 +10,8 @@
 //!   that calls for many); from anyone else it is ignored and counted
 //!   ([`Fault::CustomerByStranger`]).
 //! - **Ceiling.** The first ceiling that the peer's identity fits limits what it may claim; a claim
-//!   above is lowered and counted ([`Fault::AboveCeiling`]). Without one, and without an identity, it is
-//!   `CRITICAL`, which is what a request without a claim counts as anyway. `CRITICAL_PLUS` is
+//!   above is lowered and counted ([`Fault::AboveCeiling`]). Without one, and without an identity,
+//!   it is `CRITICAL`, which is what a request without a claim counts as anyway. `CRITICAL_PLUS` is
 //!   granted to single workloads by name: a pattern that does so is refused.
 //!
 //! [`Identities`] is the configuration. It makes a [`Peer`] once per connection, which answers for
