@@ -175,7 +175,7 @@ mod tests {
     fn hosts_that_are_not_ours_do_not_learn_how_we_work() {
         let mut headers = all();
         strip_egress(&mut headers);
-        let left: Vec<&str> = headers.keys().map(http::HeaderName::as_str).collect();
+        let left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(left.len(), 5, "{left:?}");
         let found = Incoming::read(&headers, Protocol::Grpc);
         assert_eq!((found.criticality, found.names_customer), (None, false));
