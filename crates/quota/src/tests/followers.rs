@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use tidegate::clock::{Clock, Hand};
 use tidegate_wire::proto::doorman;
 use tidegate_wire::proto::doorman::capacity_client::CapacityClient;
-use tidegate_wire::proto::envoy::service::ratelimit::v3 as ratelimit;
+use tidegate_wire::proto::envoy::service::ratelimit::v3 as rls;
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
 use tidegate_wire::proto::tidegate::quota::v1::{Hello, ServerMessage, TaskMessage, Usages};
 use tokio::net::TcpListener;
@@ -83,11 +83,8 @@ async fn who_does_not_lead_says_who_does() {
         assert_eq!(released.mastership, mastership);
 
         let mut envoy =
-            ratelimit::rate_limit_service_client::RateLimitServiceClient::new(channel.clone());
-        let ask = ratelimit::RateLimitRequest {
-            domain: "search".into(),
-            ..ratelimit::RateLimitRequest::default()
-        };
+            rls::rate_limit_service_client::RateLimitServiceClient::new(channel.clone());
+        let ask = rls::RateLimitRequest { domain: "search".into(), ..Default::default() };
         let status = envoy.should_rate_limit(ask).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status}");
     }
