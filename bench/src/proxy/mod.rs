@@ -18,6 +18,7 @@
 //! refused where forwarding is measured, ours decides there and lets in all the same (dark mode).
 //! Who is not installed is left out, and said so.
 
+mod counts;
 mod files;
 
 use crate::Outcome;
@@ -51,6 +52,9 @@ pub(crate) struct Options {
     /// Only these cases.
     #[arg(long, value_enum)]
     case: Vec<Case>,
+    /// Count instructions and allocations of ours under callgrind instead.
+    #[arg(long)]
+    counts: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -110,6 +114,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
         [] => Case::value_variants().to_vec(),
         some => some.to_vec(),
     };
+    if options.counts {
+        return counts::run(&cases, options.json);
+    }
     let found = Peer::ALL.into_iter().filter_map(|peer| Some((peer, peer.found()?)));
     let contenders: Vec<(Peer, PathBuf)> = found.collect();
     let cpus = Cpus::new();
