@@ -11,19 +11,19 @@
 //!
 //! | of a request | |
 //! |---|---|
-//! | criticality, in any header and in baggage | taken out; [`rules`] say what it counts as |
+//! | criticality, in any header and in baggage | taken out; `rules` say what it counts as |
 //! | attempt | taken out: what a stranger has tried before is no sign of our load |
 //! | deadline | obeyed, up to a limit |
 //! | `x-customer`, `x-tidegate-*`, `x-envoy-*`, questions for load reports | taken out |
 //! | `x-forwarded-for`, `-proto`, `-host`, `forwarded` | replaced by what we see, or left alone |
 //! | other baggage, `priority`, all else | stays |
 //!
-//! The same goes for trailers. The role is told the criticality beside the request ([`Told`]), so
+//! The same goes for trailers. The role is told the criticality beside the request (`Told`), so
 //! that no header can be mistaken for it, and writes it into what it sends.
 //!
 //! **Slow and hostile clients.** Headers, idle times, streams and connections are limited for all
 //! roles (`tidegate::serve`). What comes on top is for strangers: limits for each address
-//! ([`clients`]) and each connection, and bodies that are too long or come too slowly.
+//! (`clients`) and each connection, and bodies that are too long or come too slowly.
 //!
 //! **When it is wrong.** A limit that is met by an honest client is a 429, 413 or 408 for it, with
 //! the reason in `x-tidegate-reason`; all are counted.
