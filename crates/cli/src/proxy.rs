@@ -188,7 +188,9 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
         if let (None, Some(path)) = (&declined, &options.handover) {
             wait_for_heirs(&reign, path);
         }
-        notify::serving();
+        if declined.is_none() {
+            notify::serving();
+        }
         watch_over(&mut reign, options, signals).await;
         reign.over().await;
         declined.map_or(Ok(()), |error| Err(not_handed(&error)))

@@ -82,6 +82,22 @@ pub fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// Takes out of a request that has just come what is for this connection only, but for what it
+/// takes to change the protocol.
+pub(crate) fn arrived<B>(request: &mut Request<B>) {
+    if !request.headers().contains_key(CONNECTION) {
+        return;
+    }
+    let upgrade = wants_upgrade(request);
+    let protocol = request.headers().get(UPGRADE).filter(|_| upgrade).cloned();
+    let headers = request.headers_mut();
+    strip_named(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+}
+
 /// What `connection` names. A client may name any header, but not those that say what a request is:
 /// with `connection: host` it could have ours taken out.
 fn strip_named(headers: &mut HeaderMap) {

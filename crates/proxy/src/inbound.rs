@@ -154,7 +154,8 @@ impl Service<Request<RequestBody>> for Inbound {
                 if let Some(level) = level {
                     criticality::write(request.headers_mut(), level);
                 }
-                let wanted = question.as_ref().filter(|_| ticket.degrade());
+                let wanted = question.as_ref();
+                let wanted = wanted.filter(|_| ticket.degrade() && !self.task.gate().is_dark());
                 if let Some((copy, anew)) = wanted.and_then(Question::spared) {
                     self.spare(request, ticket, question, anew);
                     return Exchange::Answered(Some(copy.map(ours)));

@@ -188,12 +188,6 @@ impl Proxy {
         }
         let task = builder.start()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
-        let responder = config.health_udp.map(|address| {
-            let succeeds = sockets.succeeds();
-            Responder::start(address, succeeds, task.clone(), life.clone())
-                .map_err(|source| ProxyError::Listen { address, source })
-        });
-        let responder = responder.transpose()?;
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
         let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
         let page =
@@ -222,6 +216,15 @@ impl Proxy {
             vec![(listener, Make::new(edge.clone(), inbound))]
         });
         let workers = spawn_workers(&setting, doors)?;
+        // Last: what it says is that somebody serves here.
+        let responder = config.health_udp.map(|address| {
+            let succeeds = sockets.succeeds();
+            Responder::start(address, succeeds, task.clone(), life.clone())
+                .map_err(|source| ProxyError::Listen { address, source })
+        });
+        let responder = responder.transpose().inspect_err(|_| {
+            life.stop();
+        })?;
         let services = vec![(config.service, address)];
         let watched = seen.words;
         let config = kept;

@@ -157,7 +157,12 @@ fn in_disguise(path: &str) -> bool {
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         // An empty one at the end is a slash there.
-        if matches!(segment, "." | "..") || segment.is_empty() && segments.peek().is_some() {
+        // Some programs take what follows `;` off first.
+        let parameters = segment.contains(';');
+        if parameters
+            || matches!(segment, "." | "..")
+            || segment.is_empty() && segments.peek().is_some()
+        {
             return true;
         }
     }

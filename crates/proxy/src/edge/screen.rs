@@ -94,6 +94,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
+        // Before anything is written: a stranger could name it in `connection` and have it taken
+        // out again, and copies would be chosen by what the program never sees.
+        hop::arrived(&mut request);
         let Some(about) = &self.about else {
             request.body_mut().on_trailers(hop::strip);
             let future = self.inner.call(request);

@@ -152,3 +152,24 @@ fn nobody_changes_to_another_http() {
         assert!(!request.headers().contains_key("http2-settings"));
     }
 }
+
+/// What is written after it has come cannot be named by whoever sent it.
+#[test]
+fn what_is_written_later_stays() {
+    let headers =
+        [("host", "a"), ("connection", "close, x-criticality, baggage, x-a"), ("x-a", "1")];
+    let mut request = request(Version::HTTP_11, "/", &headers);
+    arrived(&mut request);
+    request.headers_mut().insert("x-criticality", "SHEDDABLE".parse().unwrap());
+    outgoing(&mut request, false, false).unwrap();
+    assert_eq!(request.headers()["x-criticality"], "SHEDDABLE");
+    assert!(!request.headers().contains_key("x-a"));
+}
+
+#[test]
+fn an_upgrade_is_still_one_after_it_has_come() {
+    let headers = [("host", "a"), ("connection", "Upgrade, x-a"), ("upgrade", "websocket")];
+    let mut request = request(Version::HTTP_11, "/", &headers);
+    arrived(&mut request);
+    assert!(wants_upgrade(&request));
+}

@@ -17,8 +17,9 @@ pub(super) struct Directives {
     pub(super) no_cache: bool,
     pub(super) private: bool,
     pub(super) public: bool,
-    /// `must-revalidate` or `proxy-revalidate`, which are one for a copy that is shared.
     pub(super) must_revalidate: bool,
+    /// The same for copies that are shared, but it allows nobody to share one.
+    pub(super) proxy_revalidate: bool,
     pub(super) max_age: Option<u64>,
     pub(super) s_maxage: Option<u64>,
     pub(super) min_fresh: Option<u64>,
@@ -59,7 +60,8 @@ impl Directives {
             "no-cache" => self.no_cache = true,
             "private" => self.private = true,
             "public" => self.public = true,
-            "must-revalidate" | "proxy-revalidate" => self.must_revalidate = true,
+            "must-revalidate" => self.must_revalidate = true,
+            "proxy-revalidate" => self.proxy_revalidate = true,
             "max-age" => self.max_age = stricter(self.max_age, time()),
             "s-maxage" => self.s_maxage = stricter(self.s_maxage, time()),
             "min-fresh" => {
@@ -147,7 +149,7 @@ mod tests {
             ),
             ("no-store", Directives { no_store: true, ..none }),
             ("public,must-revalidate", Directives { public: true, must_revalidate: true, ..none }),
-            ("proxy-revalidate", Directives { must_revalidate: true, ..none }),
+            ("proxy-revalidate", Directives { proxy_revalidate: true, ..none }),
             ("s-maxage=7", Directives { s_maxage: Some(7), ..none }),
             ("max-stale", Directives { max_stale: Some(SECONDS_MAX), ..none }),
             ("max-stale=3", Directives { max_stale: Some(3), ..none }),

@@ -32,6 +32,7 @@ use http::header::{
     AGE, CONTENT_LENGTH, CONTENT_LOCATION, ETAG, HOST, HeaderValue, IF_NONE_MATCH, LOCATION,
     TRANSFER_ENCODING,
 };
+use http::uri::Authority;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body, Frame, SizeHint};
 use policy::{Freshness, Occasion, Verdict, is_unsafe, may_have_copy, may_keep, selected};
@@ -117,12 +118,17 @@ impl Stale {
 
 /// Whose answer it is: the host, and what it is asked for.
 fn target(uri: &Uri, headers: &HeaderMap) -> Option<String> {
-    let host = match uri.authority() {
-        Some(authority) => authority.as_str(),
-        None => headers.get(HOST)?.to_str().ok()?,
-    };
+    let named = || headers.get(HOST)?.to_str().ok()?.parse::<Authority>().ok();
+    let authority = uri.authority().cloned().or_else(named)?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    Some(format!("{}{path}", host.to_ascii_lowercase()))
+    Some(place(&authority, path))
+}
+
+/// Host and path, which cannot be taken for one another: neither has a line's end in it.
+fn place(authority: &Authority, path: &str) -> String {
+    // A user is none of the host's names.
+    let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+    format!("{}\n{path}", host.to_ascii_lowercase())
 }
 
 impl Question {
@@ -146,7 +152,8 @@ impl Question {
     }
 
     fn copy(&self, on: Occasion, why: &'static str) -> Option<(Response<Bytes>, Verdict)> {
-        if !may_have_copy(&self.method, &self.headers) {
+        // What is in a body may be what is asked for.
+        if !self.plain || !may_have_copy(&self.method, &self.headers) {
             return None;
         }
         let now = SystemTime::now();
@@ -205,7 +212,8 @@ impl Question {
             Freshness::of(&head.headers, self.asked, SystemTime::now(), config.if_error);
         if head.status == StatusCode::NOT_MODIFIED {
             let mut store = lock(&self.stale.store);
-            store.refresh(&self.target, &self.headers, &head.headers, freshness);
+            let times = (self.asked, SystemTime::now(), config.if_error);
+            store.refresh(&self.target, &self.headers, &head.headers, times);
         }
         let large = body.size_hint().lower() > config.copy_max as u64;
         if large || !may_keep(&self.headers, head.status, &head.headers, &freshness) {
@@ -236,14 +244,14 @@ impl Question {
         }
         let mut store = lock(&self.stale.store);
         store.invalidate(&self.target);
-        let host = self.target.split('/').next().unwrap_or_default();
+        let host = self.target.split('\n').next().unwrap_or_default();
         for name in [LOCATION, CONTENT_LOCATION] {
             let named = answer.headers().get(name).and_then(|value| value.to_str().ok());
             let Some(uri) = named.and_then(|text| text.parse::<Uri>().ok()) else { continue };
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
             // Of other hosts it knows nothing.
             if uri.authority().is_none_or(|named| named.as_str().eq_ignore_ascii_case(host)) {
-                store.invalidate(&format!("{host}{path}"));
+                store.invalidate(&format!("{host}\n{path}"));
             }
         }
     }

@@ -81,7 +81,8 @@ impl Freshness {
             Some(expires.and_then(|at| at.duration_since(date).ok()).unwrap_or_default().as_secs())
         };
         let lifetime = said.s_maxage.or(said.max_age).or_else(expires).unwrap_or(0);
-        let stale = !said.must_revalidate && said.s_maxage.is_none();
+        let checked = said.must_revalidate || said.proxy_revalidate;
+        let stale = !checked && said.s_maxage.is_none();
         let only_if = |seconds: u64| if stale { seconds } else { 0 };
         Self {
             came,

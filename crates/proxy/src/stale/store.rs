@@ -5,12 +5,14 @@
 //! counted with its headers and what it takes to find it.
 
 use super::directives::Directives;
-use super::policy::{Freshness, Occasion, Selected, Verdict, is_selected};
+use super::policy::{Freshness, Occasion, Selected, Verdict, is_selected, may_keep, selected};
 use bytes::Bytes;
-use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
+use core::time::Duration;
+use http::header::{AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
+use http::{HeaderMap, StatusCode};
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
+use tidegate_wire::headers::{ENDPOINT_LOAD_METRICS, ENDPOINT_LOAD_METRICS_BIN};
 
 /// How many choices of one target are kept. `vary: user-agent` makes any number of them.
 const CHOICES_MAX: usize = 16;
@@ -115,7 +117,7 @@ impl Store {
         target: &str,
         request: &HeaderMap,
         said: &HeaderMap,
-        freshness: Freshness,
+        (asked, came, if_error): (SystemTime, SystemTime, Duration),
     ) {
         let Some(etag) = said.get(ETAG).filter(|etag| !etag.as_bytes().starts_with(b"W/")) else {
             return;
@@ -134,12 +136,23 @@ impl Store {
             if [CONTENT_LENGTH, CONTENT_TYPE, CONTENT_ENCODING, CONTENT_RANGE].contains(name) {
                 continue;
             }
+            // Nor is how we are doing a part of it.
+            if [&ENDPOINT_LOAD_METRICS, &ENDPOINT_LOAD_METRICS_BIN].contains(&name) {
+                continue;
+            }
             copy.headers.remove(name);
             for value in said.get_all(name) {
                 copy.headers.append(name, value.clone());
             }
         }
-        copy.freshness = freshness;
+        copy.freshness = Freshness::of(&copy.headers, asked, came, if_error);
+        copy.headers.remove(AGE);
+        // What the program now says may forbid to keep it: it may be for this caller alone.
+        let kept = may_keep(request, StatusCode::OK, &copy.headers, &copy.freshness);
+        let Some(selected) = selected(request, &copy.headers).filter(|_| kept) else {
+            return self.invalidate(target);
+        };
+        copy.selected = selected;
         self.insert(target, request, copy);
     }
 
@@ -264,8 +277,7 @@ mod tests {
                 ("cache-control", "max-age=90"),
                 ("content-type", "c/d"),
             ]);
-            let freshness = Freshness::of(&said, at(came), at(came), Duration::ZERO);
-            store.refresh("a", &none, &said, freshness);
+            store.refresh("a", &none, &said, (at(came), at(came), Duration::ZERO));
         };
         again(&mut store, "\"2\"", 50);
         again(&mut store, "W/\"1\"", 50);
@@ -277,6 +289,25 @@ mod tests {
             (&copy.headers["cache-control"], &copy.headers["content-type"]),
             (&"max-age=90".parse().unwrap(), &"a/b".parse().unwrap())
         );
+    }
+
+    /// What a program adds for one caller is nothing for the next.
+    #[test]
+    fn an_answer_that_is_for_one_caller_ends_a_copy_that_all_may_have() {
+        let none = HeaderMap::new();
+        let answer = [("etag", "\"1\""), ("cache-control", "max-age=60")];
+        for (name, value) in [
+            ("set-cookie", "session=7"),
+            ("cache-control", "private"),
+            ("cache-control", "no-store"),
+            ("vary", "*"),
+        ] {
+            let mut store = Store::new(1 << 20);
+            store.insert("a", &none, copy(&none, &answer, "x", 0));
+            let said = headers(&[("etag", "\"1\""), (name, value)]);
+            store.refresh("a", &none, &said, (at(1), at(1), Duration::ZERO));
+            assert_eq!(body(&mut store, "a", &none, 2), None, "{name}: {value}");
+        }
     }
 
     proptest! {

@@ -49,9 +49,13 @@ async fn what_a_question_names_is_one_target_however_it_is_written() {
         headers.extend(host.map(|host| (HOST, HeaderValue::from_str(host).unwrap())));
         target(&uri.parse().unwrap(), &headers)
     };
-    let same = Some("shop:80/a?b".to_owned());
+    let same = Some("shop:80\n/a?b".to_owned());
     assert_eq!(of("/a?b", Some("Shop:80")), same);
     assert_eq!(of("http://shop:80/a?b", None), same);
     assert_eq!(of("/a?b", None), None, "nobody knows whose it is");
+    assert_eq!(of("http://me@shop:80/a?b", None), same);
     assert_ne!(of("/a?c", Some("shop:80")), same);
+    // A host cannot be taken for a part of a path.
+    assert_eq!(of("/app.js", Some("shop/static")), None);
+    assert_ne!(of("/b", Some("shop")), of("/a/b", Some("shop")));
 }

@@ -245,7 +245,10 @@ async fn stream(
         let next = tokio::select! {
             biased;
             () = stopping(stopped.clone()) => {
-                farewell(say, heard).await;
+                // The tasks of a zone go on with what they have.
+                if line.post.is_none() {
+                    farewell(say, heard).await;
+                }
                 return Ended::Stopped;
             }
             message = heard.message() => match message {

@@ -53,13 +53,18 @@ pub const PORT: u16 = 7300;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Own {
     pub(crate) tls: Option<ServerOptions>,
+    pub(crate) election: Option<EtcdElection>,
     operators: Vec<IdentityPattern>,
 }
 
 impl Own {
     /// What this configuration says of it.
     pub fn of(config: &Config) -> Self {
-        Self { tls: config.tls.clone(), operators: config.operators.clone() }
+        Self {
+            tls: config.tls.clone(),
+            election: config.election.clone(),
+            operators: config.operators.clone(),
+        }
     }
 }
 

@@ -343,7 +343,15 @@ async fn once(
         // Whoever says so is not the master itself.
         *line = None;
         let address = mastership.master_address.as_deref().filter(|address| !address.is_empty());
-        *master = address.and_then(|address| link.endpoint(address).ok());
+        // Who was asked by TLS sends nobody where there is none.
+        let secure = |endpoint: &Endpoint| endpoint.uri().scheme_str() == Some("https");
+        let scheme = if endpoints.iter().all(secure) { "https://" } else { "" };
+        let whole = |address: &str| match address.contains("://") {
+            true => address.to_owned(),
+            false => format!("{scheme}{address}"),
+        };
+        let found = address.and_then(|address| link.endpoint(&whole(address)).ok());
+        *master = found.filter(|found| scheme.is_empty() || secure(found));
         return None;
     }
     Some(shared.take(&answer))

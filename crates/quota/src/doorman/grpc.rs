@@ -116,7 +116,10 @@ impl Capacity for Master {
     ) -> Result<Response<wire::ReleaseCapacityResponse>, Status> {
         let mastership = self.elsewhere();
         if mastership.is_none() {
-            // What others have, it cannot name.
+            let (caller, access) = (Caller::of(&request), self.access.load());
+            for resource in &request.get_ref().resource_id {
+                access.lease(&caller, resource, false)?;
+            }
             self.book().release(request.get_ref(), &Caller::of(&request));
         }
         Ok(Response::new(wire::ReleaseCapacityResponse { mastership }))

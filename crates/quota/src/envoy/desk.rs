@@ -48,6 +48,7 @@ const CUSTOMERS_MIN: usize = 1_024;
 #[derive(Debug, Clone)]
 pub(crate) struct Desk {
     inner: Arc<Inner>,
+    part: tokio::task::AbortHandle,
 }
 
 #[derive(Debug)]
@@ -75,16 +76,22 @@ impl Desk {
         clock: Clock,
     ) -> Result<Self, BuildError> {
         let mut quota = QuotaConfig::default();
-        quota.customers_max = (2 * service.customers.len()).max(CUSTOMERS_MIN);
+        quota.customers_max = service.fleet.customers_max.max(CUSTOMERS_MIN);
         let task = Task::builder(name).clock(clock).quota(quota).system_signals(false).build()?;
         let lane = task.gate().quota().lane();
         let (hit, costs) = (service.hit, owner.costs.clone());
         let counting = Mutex::new(Counting { lane });
         let inner = Inner { task, hit, costs, counting, refused: Notify::new() };
-        let desk = Self { inner: Arc::new(inner) };
-        let member = Member::new(desk.inner.task.clone(), NAME.to_owned(), 1);
-        tokio::spawn(take_part(Arc::downgrade(&desk.inner), member, owner, service.report_every));
-        Ok(desk)
+        let inner = Arc::new(inner);
+        let member = Member::new(inner.task.clone(), NAME.to_owned(), 1);
+        let part = take_part(Arc::downgrade(&inner), member, owner, service.report_every);
+        let part = tokio::spawn(part).abort_handle();
+        Ok(Self { inner, part })
+    }
+
+    /// Whether it takes part still. One that does not has limits that nobody renews.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.part.is_finished()
     }
 
     /// Whether `hits` requests of a customer may pass; if not, in how long to ask again.

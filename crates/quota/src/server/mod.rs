@@ -302,7 +302,7 @@ impl Inner {
     pub(crate) fn desk(&self, service: &str) -> Result<Desk, Status> {
         let owner = self.owner(service)?;
         let mut desks = self.desks();
-        if let Some(desk) = desks.get(service) {
+        if let Some(desk) = desks.get(service).filter(|desk| desk.is_open()) {
             return Ok(desk.clone());
         }
         let desk = Desk::open(service, &owner.service, owner.clone(), self.clock.clone());

@@ -31,6 +31,12 @@ pub enum ReloadError {
     /// The port is open, and is what it is.
     #[error("`tls` has other files, or is new or gone: restart the server, or set it back")]
     Tls,
+    /// Servers have to agree on it, and on where limits are.
+    #[error(
+        "`election` is another, or new or gone, or there are no services, which would have limits \
+         come from etcd: restart the server, or set it back"
+    )]
+    Election,
     /// It is another zone's, or none.
     #[error("`parent` is another, or new or gone: restart the server, or set it back")]
     Parent,
@@ -110,7 +116,13 @@ impl Server {
     }
 
     async fn reload_text(&self, file: &str, text: &str) -> Reload {
-        self.reload_parsed(Config::parse(file, text)).await
+        let parsed = Config::parse(file, text);
+        if let Ok(config) = &parsed
+            && self.inner.running.lock().await.own.election != config.election
+        {
+            return Reload::Unfit(ReloadError::Election);
+        }
+        self.reload_parsed(parsed).await
     }
 
     /// The same with what is not of one server only.

@@ -112,8 +112,8 @@ async fn every_metric_is_called_what_its_name_says() {
         assert_eq!(labels, known.labels, "{line}");
         seen.insert(name.to_owned());
     }
-    // Those of calls and pages are scraped where there are some.
-    let others = ["service", "part"];
+    // Those of calls, pages and edges are scraped where there are some.
+    let others = ["service", "part", "event"];
     let mut of_task = names.iter().filter(|n| !n.labels.iter().any(|l| others.contains(l)));
     let missing = of_task.find(|known| !seen.contains(&known.name));
     assert_eq!(missing, None);

@@ -116,6 +116,9 @@ fn the_first_rule_that_fits_counts() {
 fn to_hide_gains_nothing() {
     for hidden in [
         "/checkout/../report",
+        "/checkout/..;/report",
+        "/checkout/.;x/report",
+        "/checkout;x/1",
         "/checkout/./pay",
         "/checkout//pay",
         "//checkout/pay",
