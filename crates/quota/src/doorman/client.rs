@@ -346,9 +346,9 @@ async fn once(
         // Who was asked by TLS sends nobody where there is none.
         let secure = |endpoint: &Endpoint| endpoint.uri().scheme_str() == Some("https");
         let scheme = if endpoints.iter().all(secure) { "https://" } else { "" };
-        let whole = |address: &str| match address.contains("://") {
-            true => address.to_owned(),
-            false => format!("{scheme}{address}"),
+        let whole = |address: &str| {
+            let scheme = if address.contains("://") { "" } else { scheme };
+            format!("{scheme}{address}")
         };
         let found = address.and_then(|address| link.endpoint(&whole(address)).ok());
         *master = found.filter(|found| scheme.is_empty() || secure(found));
