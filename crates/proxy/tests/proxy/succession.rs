@@ -75,7 +75,11 @@ async fn calls_over_http2_go_on_through_many_successors() {
                 sender.ready().await.unwrap();
                 connections += 1;
             }
-            let answer = sender.send_request(get("a")).await.unwrap();
+            let answer = match sender.send_request(get("a")).await {
+                // It was told to go elsewhere in that very moment, and has sent nothing.
+                Err(error) if error.is_canceled() => continue,
+                answer => answer.unwrap(),
+            };
             assert_eq!(answer.status(), StatusCode::OK);
             assert!(!answer.headers().contains_key("x-envoy-immediate-health-check-fail"));
             text(answer).await;

@@ -37,9 +37,10 @@ const PING_EVERY: Duration = Duration::from_secs(5);
 const MESSAGE_MAX: usize = 64 << 20;
 /// Reports that wait for the network. When there are more the stream leads nowhere.
 const BACKLOG: usize = 8;
-/// How often a zone looks whether its tasks have taken a cut in: as often as its book has rounds. A
-/// server takes sixteen messages in an interval.
-const SETTLE_EVERY: Duration = Duration::from_millis(250);
+/// How often in an interval of reports a zone looks whether its tasks have taken a cut in: as often
+/// as its book has rounds. A server takes sixteen messages in an interval, and ends streams that
+/// acknowledge nothing for some of them.
+const SETTLES: u32 = 4;
 /// How long a task that ends waits for its last words to be heard.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -239,8 +240,7 @@ async fn stream(
         Ok(opened) => opened,
         Err(what) => return Ended::Failed(what),
     };
-    let mut settling = interval(SETTLE_EVERY);
-    settling.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut settling = settles(ticks.period());
     loop {
         let next = tokio::select! {
             biased;
@@ -278,6 +278,7 @@ async fn stream(
         if let Some(every) = Member::report_every(&next) {
             *pause = PAUSE_MIN;
             *ticks = self::ticks(every, &mut line.dice);
+            settling = settles(every);
             line.shared.change(|state| {
                 state.streams += 1;
                 (state.server, state.trouble) = (Some(server.to_owned()), None);
@@ -303,6 +304,12 @@ async fn stream(
             Err(nonsense) => return Ended::Failed(nonsense.to_string()),
         }
     }
+}
+
+fn settles(every: Duration) -> Interval {
+    let mut settles = interval((every / SETTLES).max(Duration::from_millis(1)));
+    settles.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    settles
 }
 
 /// Where the leader is that `server` has told of: by host and port, spoken to as that server is.
