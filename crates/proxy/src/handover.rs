@@ -121,8 +121,8 @@ impl Predecessor {
         let numbers: Vec<String> = taken.iter().map(|number| format!(" {number}")).collect();
         let line = format!("serving{}\n", numbers.concat());
         self.io.write_all(line.as_bytes()).map_err(|error| talk(&error))?;
-        // It may be busy, and has to be heard: otherwise both would serve for good. If it dies, this
-        // ends.
+        // It may be busy, and has to be heard: otherwise both would serve for good. If it dies,
+        // this ends.
         self.io.set_read_timeout(None).map_err(|error| talk(&error))?;
         let mut answer = String::new();
         self.io.read_to_string(&mut answer).map_err(|error| talk(&error))?;
