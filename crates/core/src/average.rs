@@ -254,6 +254,16 @@ impl<const N: usize> Rates<N> {
         }
     }
 
+    /// One of them reads `factor` times as much from now on.
+    pub(crate) fn scale(&mut self, of: usize, factor: f64) {
+        if let Some(faded) = self.faded.get_mut(of)
+            && factor.is_finite()
+            && factor >= 0.0
+        {
+            *faded = (*faded * factor).min(f64::MAX);
+        }
+    }
+
     /// As [`Rate::add_since_last`], then [`Rate::per_second`], of each.
     pub(crate) fn add_since_last(&mut self, amounts: [f64; N], now: Timestamp) -> [f64; N] {
         let interval = nanos_since(now, self.time.last);

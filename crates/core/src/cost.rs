@@ -16,6 +16,13 @@
 //! estimate gets wrong is corrected when the request is done, so an error shifts a charge in time
 //! and never loses it.
 //!
+//! **By the kind of answer.** A degraded answer costs a part of a full one. In one average with
+//! them, a task that goes back to full answers would take each for as cheap as the last degraded
+//! ones and let in several times what it can do, until it has learnt otherwise. So degraded answers
+//! are a method of their own ([`MethodId::answering`]), and where nothing is known of them the full
+//! ones stand for them, step by step of the fallbacks. Never the other way round: who takes a full
+//! answer for a degraded one is overrun, who does the opposite refuses some for a moment.
+//!
 //! **Watching where it is worth it.** Once an estimate is steady, one in eight requests updates it,
 //! drawn by chance. A request that is off by more than a factor of [`SURPRISE`] makes the next 64
 //! of its customer and method count, so a lasting jump is followed: threefold or thousandfold, the
@@ -72,10 +79,32 @@ const FLOOR: u64 = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MethodId(pub u32);
 
+/// The bit of a method's number that says that its answers are degraded. No service has half as
+/// many methods.
+const DEGRADED: u32 = 1 << 31;
+
+impl MethodId {
+    /// This method where its answers are full, or degraded.
+    #[inline]
+    #[must_use]
+    pub const fn answering(self, degraded: bool) -> Self {
+        if degraded { Self(self.0 | DEGRADED) } else { Self(self.0 & !DEGRADED) }
+    }
+
+    /// Whatever method, with answers of this kind.
+    const fn whatever(self) -> Self {
+        Self(self.0 | !DEGRADED)
+    }
+}
+
 /// Stands for "whoever" in the keys of the fallbacks.
 const ANY: u32 = u32::MAX;
-/// The key of the last fallback: whoever, whatever.
-const EVERYTHING: Key = key(ANY, ANY);
+
+/// What a request tells something about: its customer and method, the method, everything.
+#[inline]
+const fn keys(customer: CustomerId, method: MethodId) -> [Key; 3] {
+    [key(customer.0, method.0), key(ANY, method.0), key(ANY, method.whatever().0)]
+}
 
 /// The estimates of all customers and methods.
 #[derive(Debug)]
@@ -140,6 +169,11 @@ impl Entry {
         }
     }
 
+    /// Everything but the estimate, of an entry of `key` that is steady and was used.
+    const fn settled(key: Key) -> u64 {
+        (key.tag() & 0xFF) << 15 | SAMPLES << 1 | 1
+    }
+
     fn pack(self) -> u64 {
         self.nanos.min(Self::NANOS_MAX) << 23
             | (self.tag & 0xFF) << 15
@@ -189,8 +223,8 @@ struct Key {
 }
 
 /// Zero is a free slot, so the pair is inverted and the one pair that this turns into zero, whoever
-/// and whatever, has its lowest bit set: it shares a key with method `u32::MAX - 1` of whoever,
-/// which no service reaches.
+/// and whatever with degraded answers, has its lowest bit set: it shares a key with those of the
+/// method before the last of whoever, which no service reaches.
 const fn key(customer: u32, method: u32) -> Key {
     let inverted = !((customer as u64) << 32 | method as u64);
     let bits = if inverted == 0 { 1 } else { inverted };
@@ -246,18 +280,29 @@ impl Slots {
     /// What is known of a request's cost.
     #[inline]
     fn estimate(&self, customer: CustomerId, method: MethodId) -> Option<Cost> {
-        self.known(key(customer.0, method.0)).or_else(|| self.estimate_of_others(method))
+        self.known(key(customer.0, method.0)).or_else(|| self.estimate_by_others(customer, method))
     }
 
+    /// By the fallbacks; of each step, by answers of the kind, then by full ones.
     #[cold]
-    fn estimate_of_others(&self, method: MethodId) -> Option<Cost> {
-        self.known(key(ANY, method.0)).or_else(|| self.known(EVERYTHING))
+    fn estimate_by_others(&self, customer: CustomerId, method: MethodId) -> Option<Cost> {
+        let full = keys(customer, method.answering(false));
+        let steps = keys(customer, method).into_iter().zip(full);
+        steps.into_iter().find_map(|(kind, full)| self.known(kind).or_else(|| self.known(full)))
     }
 
     #[inline]
     fn known(&self, key: Key) -> Option<Cost> {
         let entry = self.find(key)?.read(key);
         (entry.samples > 0).then(|| Cost::from_nanos(entry.nanos))
+    }
+
+    /// What is known of `key` if requests that are not drawn leave it as it is, unless they are a
+    /// surprise.
+    #[inline]
+    fn settled(&self, key: Key) -> Option<Entry> {
+        let word = self.find(key)?.entry.load(Ordering::Relaxed);
+        (word & 0x7F_FFFF == Entry::settled(key)).then(|| Entry::unpack(word))
     }
 
     #[inline]
@@ -309,17 +354,34 @@ impl CostLane {
     #[inline]
     pub fn record(&mut self, customer: CustomerId, method: MethodId, cost: Cost) {
         let drawn = self.draws.below(STRIDE) == 0;
-        let keys = [key(customer.0, method.0), key(ANY, method.0), EVERYTHING];
-        let slots = keys.map(|key| self.slots.find(key));
-        let mut known = slots.iter().zip(keys);
-        let known = known.all(|(slot, key)| slot.is_some_and(|slot| slot.read(key).samples > 0));
+        let keys = keys(customer, method);
+        // Most requests change nothing, and that can be told by a look at three words.
+        let is_as_ever = |own: Entry| !own.surprised_by(cost.as_nanos());
+        if drawn
+            || !self.slots.settled(keys[0]).is_some_and(is_as_ever)
+            || self.slots.settled(keys[1]).is_none()
+            || self.slots.settled(keys[2]).is_none()
+        {
+            self.learn(customer, method, cost, drawn);
+        }
+    }
+
+    #[inline(never)]
+    fn learn(&mut self, customer: CustomerId, method: MethodId, cost: Cost, drawn: bool) {
+        let [own, others, all] = keys(customer, method);
+        let [a, b, c] = [self.slots.find(own), self.slots.find(others), self.slots.find(all)];
+        let knows = |slot: Option<&Slot>, key| slot.is_some_and(|slot| slot.read(key).samples > 0);
         // Before any slot is taken or written to; nobody asks where all is known.
-        let prior = if known { self.guess } else { self.estimate(customer, method) };
-        for (place, (key, slot)) in keys.into_iter().zip(slots).enumerate() {
+        let prior = if knows(a, own) && knows(b, others) && knows(c, all) {
+            self.guess
+        } else {
+            self.slots.estimate(customer, method).unwrap_or(self.guess)
+        };
+        for (key, slot, watched) in [(own, a, true), (others, b, false), (all, c, false)] {
             if let Some(slot) = slot.or_else(|| self.slots.take(key)) {
                 let before = slot.read(key);
                 let entry = if before.samples == 0 { self.first(prior, key) } else { before };
-                let after = entry.after(cost.as_nanos(), drawn, place == 0);
+                let after = entry.after(cost.as_nanos(), drawn, watched);
                 if after != before {
                     slot.entry.store(after.pack(), Ordering::Relaxed);
                 }
@@ -338,281 +400,4 @@ impl CostLane {
 }
 
 #[cfg(all(test, not(feature = "loom")))]
-mod tests {
-    use super::*;
-    use crate::rng::{Rng, SeededRng};
-    use proptest::prelude::*;
-
-    const GUESS: Cost = Cost::from_millis(1);
-    const A: CustomerId = CustomerId(1);
-    const B: CustomerId = CustomerId(2);
-    const GET: MethodId = MethodId(0);
-    const PUT: MethodId = MethodId(1);
-
-    fn millis(cost: Cost) -> f64 {
-        cost.as_secs_f64() * 1e3
-    }
-
-    #[test]
-    fn the_closest_that_is_known_answers() {
-        let table = CostTable::new(64, GUESS);
-        let mut lane = table.lane();
-        assert_eq!(table.estimate(A, GET), GUESS);
-        for _ in 0..100 {
-            lane.record(A, GET, Cost::from_millis(4));
-        }
-        for (customer, method) in [(A, GET), (B, GET), (B, PUT)] {
-            assert!((millis(table.estimate(customer, method)) - 4.0).abs() < 0.1);
-        }
-        for _ in 0..200 {
-            lane.record(B, GET, Cost::from_millis(40));
-        }
-        assert!((millis(table.estimate(A, GET)) - 4.0).abs() < 0.1);
-        assert!((millis(table.estimate(B, GET)) - 40.0).abs() < 1.0);
-    }
-
-    #[test]
-    fn no_key_reads_as_a_free_slot() {
-        let keys = [key(0, 0), key(0, 1), key(ANY, 0), EVERYTHING, key(0, ANY), key(1, ANY)];
-        let keys = keys.map(|key| key.bits);
-        assert!(!keys.contains(&0));
-        let distinct: std::collections::BTreeSet<_> = keys.into();
-        assert_eq!(distinct.len(), keys.len());
-    }
-
-    #[test]
-    fn one_blend_by_the_table() {
-        for (nanos, samples, sample, expected) in [
-            (1_000_000, 15, 1_000_000, 1_000_000),
-            (1_000_000, 15, 2_600_000, 1_100_000),
-            (1_000_000, 15, 1_000_000_000, 1_437_500),
-            (1_000_000, 1, 3_000_000, 2_000_000),
-            (1_000_000, 15, 0, 937_500),
-            (0, 15, 1_000_000, 500),
-        ] {
-            let entry = Entry { nanos, samples, ..Entry::nothing(EVERYTHING) }.blend(sample);
-            assert_eq!(entry.nanos, expected, "{nanos} and {sample}");
-        }
-    }
-
-    #[test]
-    fn the_rare_dear_request_does_not_spoil_the_rest() {
-        let table = CostTable::new(64, GUESS);
-        let mut lane = table.lane();
-        let mut rng = SeededRng::new(11);
-        let (mut sum, mut worst) = (0.0, 0.0_f64);
-        for i in 0..100_000 {
-            let cost = if rng.below(1_000) == 0 { 10_000 } else { 10 };
-            lane.record(A, GET, Cost::from_millis(cost));
-            if i > 1_000 {
-                let estimate = millis(table.estimate(A, GET));
-                sum += estimate;
-                worst = worst.max(estimate);
-            }
-        }
-        let mean = sum / 99_000.0;
-        assert!((9.9..10.1).contains(&mean), "{mean}");
-        assert!(worst < 30.0, "{worst}");
-    }
-
-    /// Costs through a lane, once the estimate stands at 1 ms and is steady.
-    fn steady(table: &Arc<CostTable>) -> CostLane {
-        let mut lane = table.lane();
-        for _ in 0..100 {
-            lane.record(A, GET, Cost::from_millis(1));
-        }
-        lane
-    }
-
-    #[test]
-    fn a_lasting_jump_is_followed_within_a_hundred_and_fifty_requests() {
-        for (nanos, least, most) in [
-            (3_000_000, 2_250_000, 3_000_000),
-            (1_000_000_000, 750_000_000, 1_000_000_000),
-            (100_000, 100_000, 500_000),
-        ] {
-            let table = CostTable::new(64, GUESS);
-            let mut lane = steady(&table);
-            for _ in 0..150 {
-                lane.record(A, GET, Cost::from_nanos(nanos));
-            }
-            let estimate = table.estimate(A, GET).as_nanos();
-            assert!((least..=most).contains(&estimate), "{nanos}: {estimate}");
-        }
-    }
-
-    /// One in ten costs ten times as much: the surprises do not weigh more than they are.
-    #[test]
-    fn an_estimate_does_not_lean_towards_surprises() {
-        let table = CostTable::new(64, GUESS);
-        let mut lane = table.lane();
-        let mut rng = SeededRng::new(12);
-        let (mut sum, mut costs) = (0.0, 0.0);
-        for _ in 0..200_000 {
-            let cost = if rng.below(10) == 0 { 10 } else { 1 };
-            lane.record(A, GET, Cost::from_millis(cost));
-            costs += cost as f64;
-            sum += millis(table.estimate(A, GET));
-        }
-        let bias = sum / costs;
-        assert!((0.9..1.1).contains(&bias), "{bias}");
-    }
-
-    #[test]
-    fn calm_requests_seldom_write() {
-        let table = CostTable::new(64, GUESS);
-        let mut lane = steady(&table);
-        let mut rng = SeededRng::new(13);
-        let keys = [key(A.0, GET.0), key(ANY, GET.0), EVERYTHING];
-        let words = || {
-            keys.map(|key| {
-                table.slots.find(key).map_or(0, |slot| slot.entry.load(Ordering::Relaxed))
-            })
-        };
-        let mut writes = [0; 3];
-        for _ in 0..8_000 {
-            let before = words();
-            lane.record(A, GET, Cost::from_micros(800 + rng.below(400)));
-            for ((writes, before), after) in writes.iter_mut().zip(before).zip(words()) {
-                *writes += u32::from(before != after);
-            }
-        }
-        for writes in writes {
-            assert!((900..1_100).contains(&writes), "{writes} of 8,000");
-        }
-    }
-
-    #[test]
-    fn requests_in_a_pattern_are_all_learned() {
-        for period in [2, 4, 8, 16] {
-            let table = CostTable::new(4_096, GUESS);
-            let mut lane = table.lane();
-            let round = |lane: &mut CostLane, millis| {
-                for method in 0..period {
-                    lane.record(A, MethodId(method), Cost::from_millis(millis));
-                }
-            };
-            for _ in 0..100 {
-                round(&mut lane, 10);
-            }
-            // Too close to be a surprise: only the draw brings it in.
-            for _ in 0..4_000 {
-                round(&mut lane, 17);
-            }
-            for method in 0..period {
-                let estimate = millis(table.estimate(A, MethodId(method)));
-                assert!((estimate - 17.0).abs() < 0.1, "{method} of {period}: {estimate}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_was_used_between_two_sweeps_stays() {
-        for period in [1, 2, 4, 8] {
-            let table = CostTable::new(4_096, GUESS);
-            let mut lane = table.lane();
-            for sweep in 0..10 {
-                for method in (0..period).cycle().take(8 * 20) {
-                    lane.record(A, MethodId(method), Cost::from_millis(1));
-                }
-                table.sweep();
-                for method in 0..period {
-                    let key = key(A.0, method);
-                    assert!(table.slots.find(key).is_some(), "{method} of {period}, sweep {sweep}");
-                }
-            }
-            // One use is enough.
-            for _ in 0..10 {
-                lane.record(A, GET, Cost::from_millis(1));
-                table.sweep();
-                assert!(table.slots.find(key(A.0, GET.0)).is_some());
-            }
-            table.sweep();
-            assert!(table.slots.find(key(A.0, GET.0)).is_none());
-        }
-    }
-
-    #[test]
-    fn a_full_table_falls_back_and_a_sweep_makes_room() {
-        let table = CostTable::new(4, GUESS);
-        let mut lane = table.lane();
-        for customer in 0..1_000 {
-            lane.record(CustomerId(customer), GET, Cost::from_millis(2));
-        }
-        assert!((millis(table.estimate(CustomerId(999), GET)) - 2.0).abs() < 0.1);
-        assert!(table.slots.find(key(999, 0)).is_none());
-        table.sweep();
-        table.sweep();
-        lane.record(CustomerId(999), GET, Cost::from_millis(3));
-        assert!(table.slots.find(key(999, 0)).is_some());
-    }
-
-    #[test]
-    fn one_request_between_sweeps_keeps_a_key() {
-        let table = CostTable::new(4, GUESS);
-        for _ in 0..100 {
-            table.lane().record(A, GET, Cost::from_millis(4));
-        }
-        for _ in 0..10 {
-            table.sweep();
-            table.lane().record(A, GET, Cost::from_millis(4));
-        }
-        assert!((millis(table.estimate(A, GET)) - 4.0).abs() < 0.1);
-        table.sweep();
-        table.sweep();
-        assert_eq!(table.estimate(A, GET), GUESS);
-    }
-
-    /// As when a sweep frees a slot while another thread is about to write to it.
-    #[test]
-    fn nobody_takes_over_what_a_stranger_left_behind() {
-        let table = CostTable::new(4, GUESS);
-        let mut lane = table.lane();
-        for _ in 0..100 {
-            lane.record(A, GET, Cost::from_millis(100));
-        }
-        for slot in &table.slots.sets[0].0 {
-            slot.key.store(0, Ordering::Relaxed);
-        }
-        assert!(table.slots.take(key(B.0, PUT.0)).is_some());
-        assert_eq!(table.estimate(B, PUT), GUESS);
-        lane.record(B, PUT, Cost::from_millis(2));
-        assert_eq!(table.estimate(B, PUT), Cost::from_millis(2));
-    }
-
-    #[test]
-    fn an_entry_survives_its_word() {
-        for nanos in [0, 1, 999, Entry::NANOS_MAX] {
-            for (key, eager, samples, used) in [
-                (EVERYTHING, EAGER, 0, true),
-                (key(7, 7), 0, SAMPLES, false),
-                (key(7, 8), 1, 1, true),
-            ] {
-                let entry = Entry { nanos, eager, samples, used, ..Entry::nothing(key) };
-                assert_eq!(Entry::unpack(entry.pack()), entry);
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_cost_breaks_the_table(
-            records in proptest::collection::vec(
-                (any::<u32>(), any::<u32>(), any::<u64>()),
-                0..200,
-            ),
-        ) {
-            let table = CostTable::new(16, GUESS);
-            let mut lane = table.lane();
-            for (customer, method, cost) in records {
-                prop_assert_ne!(key(customer, method).bits, 0);
-                let (customer, method) = (CustomerId(customer), MethodId(method));
-                let before = table.estimate(customer, method).as_nanos();
-                lane.record(customer, method, Cost::from_nanos(cost));
-                let after = table.estimate(customer, method).as_nanos();
-                prop_assert!(after <= before.max(FLOOR).saturating_mul(CLIP).max(cost));
-                prop_assert!(after <= Entry::NANOS_MAX.max(GUESS.as_nanos()));
-            }
-        }
-    }
-}
+mod tests;

@@ -96,10 +96,20 @@ pub fn water_level(capacity: f64, claims: impl IntoIterator<Item = Claim>) -> f6
     }
 }
 
+/// How often [`Divider`] raises the level before it sorts. Claims of one kind need three or four.
+const RISES_MAX: usize = 24;
+
 /// Divides whole amounts. Keeps its memory from one division to the next.
+///
+/// Claims come by the thousand, many times a second, and to sort them would be most of the work. So
+/// the level rises from below: everyone who wants no more than an equal part is satisfied, which
+/// leaves more for the others, until nobody is satisfied any more. That ends at the same level.
+/// Claims that are made to need many rises are sorted after all.
 #[derive(Debug, Clone, Default)]
 pub struct Divider {
     slots: Vec<Slot<u128>>,
+    /// The claims that are not satisfied.
+    short: Vec<u32>,
 }
 
 impl Divider {
@@ -113,32 +123,80 @@ impl Divider {
         if wanted <= u128::from(capacity) {
             return wanted as u64;
         }
-        self.slots.clear();
-        self.slots.extend(claims.iter().enumerate().filter(|(_, claim)| claim.1 > 0).map(
-            |(index, &(wants, weight))| Slot {
-                wants: u128::from(wants),
-                weight: u128::from(weight),
-                waiting: 0,
-                index,
-            },
-        ));
-        let Some(Level { first, left, weight }) = fill(u128::from(capacity), &mut self.slots)
-        else {
-            return wanted as u64;
-        };
+        let (left, weight) = self.satisfy(capacity, claims);
+        let one = (left / weight) as u64;
         let mut rest = left;
-        for slot in &self.slots[first..] {
+        for &index in &self.short {
             // Below what the claim wants, or it would have been satisfied; so it fits into 64 bits,
             // and one more unit still does not exceed what is wanted.
-            let grant = left * slot.weight / weight;
-            grants[slot.index] = grant as u64;
-            rest -= grant;
+            let grant = match claims[index as usize].1 {
+                1 => one,
+                of => (left * u128::from(of) / weight) as u64,
+            };
+            grants[index as usize] = grant;
+            rest -= u128::from(grant);
         }
         // Each division lost less than one unit, so there are fewer units than claims.
-        for slot in self.slots[first..].iter().rev().take(rest as usize) {
-            grants[slot.index] += 1;
+        let rest = rest as usize;
+        if rest > 0 {
+            let most = |a: &u32, b: &u32| {
+                let ((a, wa), (b, wb)) = (claims[*a as usize], claims[*b as usize]);
+                let per_weight = if wa == wb {
+                    Ordering::Equal
+                } else {
+                    (u128::from(b) * u128::from(wa)).cmp(&(u128::from(a) * u128::from(wb)))
+                };
+                per_weight.then(b.cmp(&a))
+            };
+            let (first, last, _) = self.short.select_nth_unstable_by(rest - 1, most);
+            first.iter().chain([&*last]).for_each(|&index| grants[index as usize] += 1);
         }
         capacity
+    }
+
+    /// Finds who is not satisfied. Returns what is left for them, and their weight.
+    fn satisfy(&mut self, capacity: u64, claims: &[(u64, u32)]) -> (u128, u128) {
+        self.short.clear();
+        let mut weight = 0;
+        for (index, claim) in (0..).zip(claims) {
+            if claim.1 > 0 {
+                self.short.push(index);
+                weight += u128::from(claim.1);
+            }
+        }
+        let mut left = u128::from(capacity);
+        for _ in 0..RISES_MAX {
+            let one = (left / weight) as u64;
+            let (mut taken, mut gone) = (0, 0);
+            self.short.retain(|&index| {
+                let (wants, of) = claims[index as usize];
+                let full = match of {
+                    1 => wants <= one,
+                    _ => u128::from(wants) * weight <= left * u128::from(of),
+                };
+                if full {
+                    taken += u128::from(wants);
+                    gone += u128::from(of);
+                }
+                !full
+            });
+            if gone == 0 {
+                return (left, weight);
+            }
+            left -= taken;
+            weight -= gone;
+        }
+        self.slots.clear();
+        self.slots.extend(self.short.iter().map(|&index| {
+            let (wants, weight) = claims[index as usize];
+            let (wants, weight) = (u128::from(wants), u128::from(weight));
+            Slot { wants, weight, waiting: 0, index: index as usize }
+        }));
+        // More is wanted than there is, and so somebody is not satisfied.
+        let Some(level) = fill(left, &mut self.slots) else { return (left, weight) };
+        self.short.clear();
+        self.short.extend(self.slots[level.first..].iter().map(|slot| slot.index as u32));
+        (level.left, level.weight)
     }
 }
 
@@ -256,6 +314,22 @@ mod tests {
         assert_eq!(divide(100, &[(90, 1), (70, 1), (80, 1)]), [34, 33, 33]);
         assert_eq!(divide(101, &[(90, 1), (70, 1), (80, 1)]), [34, 33, 34]);
         assert_eq!(divide(2, &[(u64::MAX, 1); 5]).iter().sum::<u64>(), 2);
+    }
+
+    /// Each is satisfied only by what the one before has left.
+    #[test]
+    fn claims_that_need_many_rises_are_divided_all_the_same() {
+        let mut claims: Vec<(u64, u32)> = vec![(u64::MAX / 2, 1); 2];
+        let mut left = 1_000_000_u64;
+        for waiting in (3..200).rev() {
+            let wants = left / waiting;
+            claims.push((wants, 1));
+            left -= wants;
+        }
+        let grants = divide(1_000_000, &claims);
+        assert_eq!(grants.iter().sum::<u64>(), 1_000_000);
+        let short = claims.iter().zip(&grants).filter(|(claim, grant)| **grant < claim.0).count();
+        assert_eq!(short, 2, "{grants:?}");
     }
 
     #[test]

@@ -269,7 +269,7 @@ fn fleet() {
                 let has = Some(limits[i].holds(now));
                 let acked = limits[i].generation();
                 let usage = Usage { customer, used, demand, has };
-                if fleet.report(tasks[i], acked, &[usage], now).is_ok_and(|a| a.renewed) {
+                if fleet.report(tasks[i], acked, [usage], now).is_ok_and(|a| a.renewed) {
                     limits[i].renew(now, now);
                 }
             }

@@ -1,7 +1,8 @@
 //! The gate that every request passes, and the controller that sets it.
 
 use super::room::{Lease, Rank, Room};
-use super::shed::{Facts, Plan, ShedConfig, Shedder};
+use super::seen::Seen;
+use super::shed::{Done, Facts, Plan, ShedConfig, Shedder};
 use super::{Decision, Permit, Request};
 use crate::attempts::{AttemptHistogram, AttemptsConfig};
 use crate::counters::{Counters, LINE, Line, Writer};
@@ -11,7 +12,6 @@ use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
 use crate::levels::{LevelGate, Levels};
 use crate::quota::{Keeps, QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
-use crate::signal::Reading;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::units::{Cost, Timestamp, Utilization};
 use std::sync::Arc;
@@ -40,6 +40,8 @@ mod cell {
     /// Second attempts, then third and later ones. First attempts are all the others: what most
     /// requests are is not counted one by one.
     pub(super) const RETRIES: usize = 3;
+    /// Of what was completed, the part with degraded answers: as in the first three.
+    pub(super) const DEGRADED: usize = 5;
 
     /// Lines of what dark mode let in: by criticality, then by reason.
     pub(super) const DARK: usize = SHARED + 1;
@@ -221,6 +223,12 @@ impl AdmissionGate {
     }
 }
 
+/// Whether degraded answers are asked for.
+#[inline]
+const fn degrades(flags: u64, criticality: Criticality) -> bool {
+    flags >> flag::DEGRADE >> criticality as u64 & 1 == 1
+}
+
 /// Where permits go back to.
 #[derive(Debug)]
 struct Returns {
@@ -243,6 +251,11 @@ impl Returns {
             shared.add(cell::COMPLETED, 1);
             shared.add(cell::COMPLETED_COST, charge.cost.as_nanos());
             shared.add(cell::WORKED, actual.as_nanos());
+            if permit.degrade() {
+                shared.add(cell::DEGRADED + cell::COMPLETED, 1);
+                shared.add(cell::DEGRADED + cell::COMPLETED_COST, charge.cost.as_nanos());
+                shared.add(cell::DEGRADED + cell::WORKED, actual.as_nanos());
+            }
         }
         self.quota.settle(customer, criticality, charge, actual, now);
     }
@@ -299,6 +312,13 @@ impl Lane {
     pub fn touch_all(&self) -> u64 {
         let lines = core::array::from_fn::<usize, { cell::DARK }, _>(|line| line);
         self.returns.counts.touch(lines) ^ self.gate.flags.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request of `criticality` would be asked for a degraded answer now: what it will
+    /// cost depends on it.
+    #[inline]
+    pub fn degrades(&self, criticality: Criticality) -> bool {
+        degrades(self.gate.flags.load(Ordering::Relaxed), criticality)
     }
 
     /// May this request in? No lock, no allocation, no waiting.
@@ -393,7 +413,7 @@ impl Lane {
             lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
         }
         let charge = self.returns.quota.charge(customer, criticality, cost, now);
-        let degrade = flags >> flag::DEGRADE >> level & 1 == 1;
+        let degrade = degrades(flags, criticality);
         Permit::new(customer, criticality, charge, degrade, dark)
     }
 
@@ -550,65 +570,6 @@ fn difference(a: u64, b: u64) -> u64 {
     u64::try_from(a.wrapping_sub(b) as i64).unwrap_or(0)
 }
 
-/// What whoever runs the task has seen of it since the last tick.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Seen {
-    /// What the signals say.
-    pub reading: Reading,
-    /// What those say that are not of the CPU.
-    pub beyond_cpu: Reading,
-    /// Running or ready to run per CPU at this moment.
-    pub load: Option<f64>,
-    /// The least of it since the last tick.
-    pub load_least: Option<f64>,
-    /// What requests used of the CPU.
-    pub used: Option<Cost>,
-}
-
-impl Seen {
-    /// Nothing but what the signals say; all of them may be of anything.
-    pub const fn new(reading: Reading) -> Self {
-        Self { reading, beyond_cpu: reading, load: None, load_least: None, used: None }
-    }
-
-    /// Signals that are not of the CPU say this.
-    #[must_use]
-    pub const fn beyond_cpu(mut self, reading: Reading) -> Self {
-        self.beyond_cpu = reading;
-        self
-    }
-
-    /// So many are running or ready to run per CPU at this moment. What is no number is not known.
-    #[must_use]
-    pub fn load(mut self, load: f64) -> Self {
-        self.load = load.is_finite().then_some(load.max(0.0));
-        self
-    }
-
-    /// No fewer than so many were running or ready to run per CPU at any moment since the last
-    /// tick: tells bursts with pauses between them from work that waits all the time.
-    #[must_use]
-    pub fn load_least(mut self, load: f64) -> Self {
-        self.load_least = load.is_finite().then_some(load.max(0.0));
-        self
-    }
-
-    /// Requests used so much of the CPU since the last tick, as it was used: where requests are
-    /// long, what they cost is known late.
-    #[must_use]
-    pub const fn used(mut self, used: Cost) -> Self {
-        self.used = Some(used);
-        self
-    }
-}
-
-impl From<Reading> for Seen {
-    fn from(reading: Reading) -> Self {
-        Self::new(reading)
-    }
-}
-
 /// Sets an [`AdmissionGate`] by what happened since the last tick.
 #[derive(Debug)]
 pub struct Controller {
@@ -668,6 +629,11 @@ impl Controller {
             done: since(cell::SHARED, cell::COMPLETED),
             completed: cost_since(cell::SHARED, cell::COMPLETED_COST),
             worked: cost_since(cell::SHARED, cell::WORKED),
+            degraded: Done {
+                requests: since(cell::SHARED, cell::DEGRADED + cell::COMPLETED),
+                estimated: cost_since(cell::SHARED, cell::DEGRADED + cell::COMPLETED_COST),
+                worked: cost_since(cell::SHARED, cell::DEGRADED + cell::WORKED),
+            },
             inflight: counts.inflight_cost(),
             dark: gate.flags.load(Ordering::Relaxed) & flag::DARK != 0,
         };

@@ -16,12 +16,15 @@
 
 mod gate;
 pub mod outside;
+pub mod pace;
 mod room;
+mod seen;
 pub mod shed;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub use gate::{AdmissionGate, Controller, Counts, Lane, Seen};
+pub use gate::{AdmissionGate, Controller, Counts, Lane};
+pub use seen::Seen;
 
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
@@ -121,6 +124,7 @@ pub struct Permit {
 }
 
 const NEVER_ZERO: NonZeroU64 = NonZeroU64::new(1 << 7).unwrap();
+const DEGRADE: u64 = 1 << 4;
 
 impl Permit {
     #[inline]
@@ -144,7 +148,14 @@ impl Permit {
 
     /// Whether a cheaper answer would help: the task is close to shedding.
     pub const fn degrade(&self) -> bool {
-        self.about.get() >> 4 & 1 == 1
+        self.about.get() & DEGRADE != 0
+    }
+
+    /// The answer was a full one all the same: what it has cost says nothing of degraded ones.
+    #[inline]
+    pub fn in_full(mut self) -> Self {
+        self.about = NEVER_ZERO | self.about.get() & !DEGRADE;
+        self
     }
 
     /// Why it would have been refused if this were not dark mode.

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use super::shed::{Facts, Plan, ShedConfig, Shedder};
+use super::shed::{Done, Facts, Plan, ShedConfig, Shedder};
 use super::*;
 use crate::attempts::AttemptsConfig;
 use crate::decision::{Advice, Cause, Reason, SignalId, Thousandths};
@@ -57,6 +57,7 @@ fn hold(
             done: cost(done).as_nanos() / MS.as_nanos(),
             completed: cost(done),
             worked: cost(done),
+            degraded: Done::default(),
             inflight: CostRate::from_cpus(done).unwrap().over(TICK / 10),
             dark: false,
         };
@@ -188,6 +189,7 @@ impl Machine {
                 done,
                 completed: cost(done),
                 worked: cost(done),
+                degraded: Done::default(),
                 inflight: self.inflight(),
                 dark: false,
             },
@@ -397,6 +399,15 @@ fn what_can_be_done_goes_to_the_most_important() {
             assert!((found[level] - wanted).abs() < 0.02, "{offered:?}: {found:?}");
         }
     }
+}
+
+/// Five queues where CRITICAL stands, and three more: 5.25 ms each, besides the one that runs.
+#[test]
+fn what_fits_has_no_room_for_the_luck_of_levels_that_are_cut() {
+    let mut machine = Machine::told(1);
+    machine.run(300, 0.1, [2.0, 3.0, 4.0, 0.4]);
+    let most = machine.limit[3];
+    assert!((40.0..44.0).contains(&(most.as_secs_f64() * 1e3)), "{most:?}");
 }
 
 #[test]

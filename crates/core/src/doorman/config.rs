@@ -8,7 +8,9 @@
 //! at once, and from then on nothing can be wrong: an entry that would never be reached or an
 //! interval of zero is refused with what would be right.
 
+use super::above::Provision;
 use super::glob::{Glob, GlobError};
+use crate::share::amount;
 use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
@@ -135,6 +137,22 @@ pub struct Algorithm {
 }
 
 impl Algorithm {
+    /// The same from a server above, of which nobody can ask that it makes sense: what does not is
+    /// as near to it as can be.
+    pub fn from_above(draft: AlgorithmDraft) -> Self {
+        const DAY: i64 = 86_400;
+        let refresh = draft.refresh_interval.clamp(1, DAY);
+        let lease = draft.lease_length.clamp(refresh, DAY);
+        let learning = draft.learning_mode_duration.unwrap_or(lease).clamp(0, DAY);
+        let secs = |s: i64| Duration::from_secs(s.unsigned_abs());
+        Self {
+            kind: draft.kind,
+            lease_length: secs(lease),
+            refresh_interval: secs(refresh),
+            learning_duration: secs(learning),
+        }
+    }
+
     /// Which.
     pub const fn kind(&self) -> Kind {
         self.kind
@@ -177,6 +195,32 @@ pub struct Template {
 }
 
 impl Template {
+    /// That of a resource of which the server above has not said anything. Nothing is handed out
+    /// by it; clients ask again after a second.
+    pub(super) fn unheard() -> Self {
+        Self {
+            glob: Glob::everything(),
+            capacity: 0.0,
+            safe_capacity: SafeCapacity::Fixed(0.0),
+            algorithm: Algorithm {
+                kind: Kind::FairShare,
+                lease_length: Duration::from_secs(60),
+                refresh_interval: Duration::from_secs(1),
+                learning_duration: Duration::ZERO,
+            },
+        }
+    }
+
+    /// That of a resource which is provided by the server above.
+    pub(super) fn provided(provision: &Provision) -> Self {
+        Self {
+            glob: Glob::everything(),
+            capacity: amount(provision.lease.capacity),
+            safe_capacity: provision.safe_capacity(),
+            algorithm: provision.algorithm,
+        }
+    }
+
     /// For which names.
     pub const fn glob(&self) -> &Glob {
         &self.glob

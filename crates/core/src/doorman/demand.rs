@@ -38,6 +38,11 @@ impl Demand {
         Self(parts)
     }
 
+    /// For how many it stands.
+    pub(super) fn subclients(&self) -> u64 {
+        self.0.iter().fold(0, |sum, part| sum.saturating_add(part.subclients))
+    }
+
     pub(super) fn wants(&self) -> f64 {
         amount(self.0.iter().map(|part| part.wants).sum())
     }

@@ -62,6 +62,11 @@ impl Glob {
         Ok(Self { source: source.to_owned(), parts })
     }
 
+    /// `*`.
+    pub(super) fn everything() -> Self {
+        Self { source: "*".to_owned(), parts: vec![Part::AnyRun] }
+    }
+
     /// Whether this is `*`, which stands for every name.
     pub fn is_everything(&self) -> bool {
         self.source == "*"

@@ -54,6 +54,8 @@ pub(super) struct Allocator {
     pub(super) parties: Vec<Party>,
     pub(super) targets: Vec<Target>,
     pub(super) divider: Divider,
+    /// What each party gets beyond its floor, level by level.
+    served: Vec<Levels>,
     claims: Vec<(u64, u32)>,
     grants: Vec<u64>,
 }
@@ -72,16 +74,23 @@ impl Allocator {
             room[l - 1] = room[l - 1].min(room[l]);
         }
 
-        self.targets.clear();
-        self.targets.extend(self.parties.iter().map(|party| {
-            let need = floor.map(|f| f * u64::from(party.weight));
-            Target { need, whole: need }
+        let mut wanted = [0_u128; LEVELS];
+        self.served.clear();
+        self.served.extend(self.parties.iter().map(|party| {
+            let beyond = beyond_floor(party.demand, floor.map(|f| f * u64::from(party.weight)));
+            for l in 0..LEVELS {
+                wanted[l] += u128::from(beyond[l]);
+            }
+            beyond
         }));
         let mut given = [0; LEVELS];
         let mut left = room[LEVELS - 1];
         for l in (0..LEVELS).rev() {
             left = left.min(room[l]);
-            given[l] = self.serve(l, left, floor);
+            given[l] = match u64::try_from(wanted[l]) {
+                Ok(all) if all <= left => all,
+                _ => self.ration(l, left),
+            };
             left -= given[l];
         }
 
@@ -93,42 +102,53 @@ impl Allocator {
         for l in (1..LEVELS).rev() {
             free[l - 1] = free[l - 1].min(free[l]);
         }
-        self.grow(free, weight);
+        self.grow(floor, free, weight);
         floor
     }
 
-    /// Divides `left` among the demand of level `l` and adds it to the needs of this level and all
-    /// above. Returns how much was given.
-    fn serve(&mut self, l: usize, left: u64, floor: Levels) -> u64 {
+    /// Divides `left`, which is not enough, among the demand of level `l`. Returns how much was
+    /// given.
+    fn ration(&mut self, l: usize, left: u64) -> u64 {
         self.claims.clear();
-        self.claims.extend(self.parties.iter().map(|party| {
-            let floors = floor.map(|f| f * u64::from(party.weight));
-            (beyond_floor(party.demand, floors)[l], party.weight)
-        }));
-        if self.claims.iter().all(|claim| claim.0 == 0) {
-            return 0;
-        }
+        let wanted = self.served.iter().map(|served| served[l]);
+        self.claims.extend(wanted.zip(self.parties.iter().map(|party| party.weight)));
         let given = self.divider.divide(left, &self.claims, &mut self.grants);
-        for (target, grant) in self.targets.iter_mut().zip(&self.grants) {
-            for need in &mut target.need[l..] {
-                *need += grant;
-            }
+        for (served, grant) in self.served.iter_mut().zip(&self.grants) {
+            served[l] = *grant;
         }
         given
     }
 
-    fn grow(&mut self, free: Levels, weight: u64) {
+    /// Adds up what each party is to have: its floor, what it is served, and its part of what is
+    /// `free`.
+    fn grow(&mut self, floor: Levels, free: Levels, weight: u64) {
         let total = |party: &Party| party.demand.iter().map(|&d| u128::from(d)).sum::<u128>();
         let demand: u128 = self.parties.iter().map(total).sum();
-        for (target, party) in self.targets.iter_mut().zip(&self.parties) {
-            // Shares are rounded down, so that all together are at most the whole.
-            let of = |part: u128, whole: u128| (part << (SHARE_BITS - 1)).checked_div(whole);
-            let equal = of(u128::from(party.weight), u128::from(weight)).unwrap_or(0);
-            let share = equal + of(total(party), demand).unwrap_or(equal);
-            target.whole = core::array::from_fn(|l| {
-                let room = (u128::from(free[l]) * share) >> SHARE_BITS;
-                target.need[l] + room as u64
+        // Shares are rounded down, so that all together are at most the whole. A demand of more
+        // than 33 bits is rounded as well, up where it is what others are a share of: then shares
+        // are quotients of 64 bits.
+        let excess = (u128::BITS - demand.leading_zeros()).saturating_sub(33);
+        let whole = (demand >> excess) as u64 + u64::from(excess > 0);
+        let half = 1_u64 << (SHARE_BITS - 1);
+        let one = half.checked_div(weight).unwrap_or(0);
+        self.targets.clear();
+        for (party, served) in self.parties.iter().zip(&self.served) {
+            let equal = match party.weight {
+                1 => one,
+                of => (u64::from(of) * half).checked_div(weight).unwrap_or(0),
+            };
+            let wants = (total(party) >> excess) as u64;
+            let share = equal + (wants * half).checked_div(whole).unwrap_or(equal);
+            let mut need = floor.map(|f| f * u64::from(party.weight));
+            let mut below = 0;
+            for l in 0..LEVELS {
+                below += served[l];
+                need[l] += below;
+            }
+            let whole = core::array::from_fn(|l| {
+                need[l] + ((u128::from(free[l]) * u128::from(share)) >> SHARE_BITS) as u64
             });
+            self.targets.push(Target { need, whole });
         }
     }
 }

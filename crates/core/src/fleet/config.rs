@@ -5,6 +5,7 @@ use super::fail_static::Silence;
 use super::ledger::{limits, part};
 use super::limits::Limits;
 use super::message::TaskId;
+use super::unseen::unseen_part;
 use crate::units::{CostRate, Ratio};
 use core::time::Duration;
 
@@ -115,10 +116,15 @@ pub enum FleetConfigError {
 }
 
 impl FleetConfig {
+    /// What is set aside of these limits for tasks without a grant.
+    pub(super) fn aside(&self, levels: Levels) -> Limits {
+        limits(part(self.unseen, levels))
+    }
+
     /// What a task may admit of a customer with these limits for whom it has no grant, if what is
     /// set aside for that is divided by `places`.
     pub(super) fn unseen_of(&self, levels: Levels, places: u64) -> Limits {
-        limits(part(self.unseen, levels).map(|share| share / places.max(1)))
+        unseen_part(self.aside(levels), places)
     }
 
     /// Whether a fleet can be run like this.

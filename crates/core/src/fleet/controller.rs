@@ -20,7 +20,7 @@
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
-use super::ledger::{Customer, Entry, Ledger, State, add, limits, nanos, part};
+use super::ledger::{Customer, Ledger, State, add, limits, nanos, part};
 use super::limits::Limits;
 use super::message::{Answer, Change, CustomerStatus, Full, Generation};
 use super::message::{NotJoined, Round, TaskId, Usage};
@@ -28,6 +28,8 @@ use super::round::CustomerDivider;
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::units::{CostRate, Timestamp};
+use core::borrow::Borrow;
+use core::time::Duration;
 
 const LEVELS: usize = Criticality::COUNT;
 
@@ -40,6 +42,10 @@ pub struct Fleet {
     ledger: Ledger,
     /// Where the search for idle entries goes on.
     sweep: usize,
+    /// Customers that this round has to look at.
+    due: Vec<u32>,
+    /// By how much the leader is behind.
+    lag: Duration,
     divider: CustomerDivider,
 }
 
@@ -60,6 +66,8 @@ impl Fleet {
             ledger: Ledger::new(epoch, config.tasks_max, default),
             config,
             sweep: 0,
+            due: Vec::new(),
+            lag: Duration::ZERO,
             divider: CustomerDivider::new(epoch),
         })
     }
@@ -102,6 +110,19 @@ impl Fleet {
         let customer = self.ledger.customers.get(customer.index());
         let places = self.ledger.places.count();
         customer.map_or(Limits::ZERO, |customer| self.config.unseen_of(customer.limits, places))
+    }
+
+    /// What is set aside of a customer's limits for tasks without a grant. Of that each may use the
+    /// part that [`unseen_part`](super::unseen_part) says, by [`Fleet::places`].
+    pub fn aside(&self, customer: CustomerId) -> Limits {
+        let customer = self.ledger.customers.get(customer.index());
+        customer.map_or(Limits::ZERO, |customer| self.config.aside(customer.limits))
+    }
+
+    /// By what to divide that which is set aside. Tasks have to be told when [`Round::unseen`] says
+    /// so.
+    pub const fn places(&self) -> u64 {
+        self.ledger.places.count()
     }
 
     /// The sum of all limits over the capacity: above 1, not everyone can have its limit at once.
@@ -151,6 +172,47 @@ impl Fleet {
         Ok(task.id)
     }
 
+    /// A process stands for others who have elected it by `reign`. If there is one of its name that
+    /// stands for them by an earlier one, it was that one's turn: this one takes its place, and
+    /// goes on with what the other has, of which it is told all grants. So a zone that has another
+    /// leader is still one task. Returns the place, unless there is none to take.
+    pub fn succeed(
+        &mut self,
+        name: &str,
+        reign: u64,
+        weight: u32,
+        now: Timestamp,
+    ) -> Option<TaskId> {
+        let slot = self.ledger.slot_named(name)?;
+        let task = &mut self.ledger.tasks[slot];
+        if task.reign == 0 || task.reign >= reign {
+            return None;
+        }
+        let (id, weight) = (task.id, weight.clamp(1, self.config.weight_max));
+        self.resume(id, now).ok()?;
+        let task = &mut self.ledger.tasks[slot];
+        (task.reign, task.weight) = (reign, weight);
+        Some(id)
+    }
+
+    /// By which election whoever has this name stands for others; 0 if for itself, or if there is
+    /// nobody.
+    pub fn reign(&self, name: &str) -> u64 {
+        self.ledger.slot_named(name).map_or(0, |slot| self.ledger.tasks[slot].reign)
+    }
+
+    /// Whether that is the task which has joined by `name` last.
+    pub fn is_named(&self, task: TaskId, name: &str) -> bool {
+        self.ledger.slot(task).is_some_and(|slot| self.ledger.slot_named(name) == Some(slot))
+    }
+
+    /// `task` stands for others who have elected it by `reign`.
+    pub fn set_reign(&mut self, task: TaskId, reign: u64) {
+        if let Some(slot) = self.ledger.slot(task) {
+            self.ledger.tasks[slot].reign = reign;
+        }
+    }
+
     /// The process that joined as `task` lost its stream and opened another: it goes on with what
     /// it has and is told all its grants again. One that is not known has to join.
     pub fn resume(&mut self, task: TaskId, now: Timestamp) -> Result<(), NotJoined> {
@@ -163,9 +225,7 @@ impl Fleet {
         }
         task.state = State::Live;
         task.waiting_since = None;
-        let acked = task.acked;
-        self.ledger.each_entry(slot, |entry| entry.untell(acked));
-        self.ledger.mark_customers_of(slot);
+        self.ledger.untell(slot);
         Ok(())
     }
 
@@ -174,6 +234,12 @@ impl Fleet {
         if let Some(slot) = self.ledger.slot(task) {
             self.ledger.strike(slot);
         }
+    }
+
+    /// The leader is behind by so much: what tasks say has waited for as long before it was read,
+    /// and what they are told before it is sent. They have so much more time to acknowledge.
+    pub const fn set_lag(&mut self, lag: Duration) {
+        self.lag = lag;
     }
 
     /// A task says which grant arrived there last, between two reports: what it has let go of can
@@ -200,7 +266,7 @@ impl Fleet {
         &mut self,
         task: TaskId,
         acked: Option<Generation>,
-        usages: &[Usage],
+        usages: impl IntoIterator<Item: Borrow<Usage>>,
         now: Timestamp,
     ) -> Result<Answer, NotJoined> {
         let slot = self.ledger.slot(task).ok_or(NotJoined)?;
@@ -209,7 +275,7 @@ impl Fleet {
             return Err(NotJoined);
         }
         reporter.acknowledge(acked, self.divider.epoch(), now);
-        let patience = self.config.ack_timeout;
+        let patience = self.config.ack_timeout.saturating_add(self.lag);
         let renewed = reporter.waiting_since.is_none_or(|since| now.since(since) <= patience);
         if renewed {
             let lease = now + self.config.silence.lease();
@@ -221,6 +287,7 @@ impl Fleet {
         let learning = self.is_learning(now);
         let (mut cursor, mut named, mut dropped) = (0, 0, 0);
         for usage in usages {
+            let usage = usage.borrow();
             let customer = match self.ledger.customers.get(usage.customer.index()) {
                 Some(customer) if !customer.retired => usage.customer,
                 _ => CustomerId::DEFAULT,
@@ -236,32 +303,34 @@ impl Fleet {
                     self.ledger.insert(slot, customer, position, now)
                 }
             };
-            let Customer { limits, entries, claimed, .. } =
-                &mut self.ledger.customers[customer.index()];
-            let entry = &mut entries[place];
-            named += usize::from(entry.stamp != stamp);
+            let of = &mut self.ledger.customers[customer.index()];
             if let Some(has) = usage.has {
                 let has = nanos(has.as_array());
-                let has = core::array::from_fn(|l| has[l].min(limits[l]));
+                let has = core::array::from_fn(|l| has[l].min(of.limits[l]));
                 if learning {
-                    entry.learn(has, acked);
+                    of.entries[place].learn(has, acked);
                 } else {
-                    let safe = part(self.config.safe, *limits);
-                    let room = core::array::from_fn(|l| safe[l].saturating_sub(claimed[l]));
-                    add(claimed, entry.claim(has, acked, room));
+                    let safe = part(self.config.safe, of.limits);
+                    let room = core::array::from_fn(|l| safe[l].saturating_sub(of.claimed[l]));
+                    let more = of.claim(place, has, acked, room);
+                    add(&mut of.claimed, more);
                 }
             }
-            if note(entry, usage, stamp, now) {
+            let entry = &mut of.entries[place];
+            let (mut used, mut demand) = (nanos(usage.used), nanos(usage.demand));
+            if entry.stamp() == stamp {
+                add(&mut used, entry.used());
+                add(&mut demand, entry.demand());
+            } else {
+                named += 1;
+                entry.set_stamp(stamp);
+            }
+            if entry.note(used, demand, now) || entry.number() == 0 {
                 self.ledger.mark(customer.index());
             }
         }
         if named < self.ledger.tasks[slot].entries.len() {
-            self.ledger.each_entry(slot, |entry| {
-                if entry.stamp != stamp {
-                    (entry.used, entry.demand) = ([0; LEVELS], [0; LEVELS]);
-                }
-            });
-            self.ledger.mark_customers_of(slot);
+            self.ledger.rest_unmentioned(slot);
         }
         Ok(Answer { renewed, dropped })
     }
@@ -270,11 +339,18 @@ impl Fleet {
     /// changed. New grants are appended to `changes`, in the order in which each task has to get
     /// its own.
     pub fn tick(&mut self, now: Timestamp, changes: &mut Vec<Change>) -> Round {
+        let round = self.begin(now);
+        while self.step(now, usize::MAX, changes) {}
+        round
+    }
+
+    /// Begins a round that is done step by step, by [`Fleet::step`]: in a large fleet a round takes
+    /// long, and there is other work. Whatever of the last one is not done goes on in this.
+    pub fn begin(&mut self, now: Timestamp) -> Round {
         let mut round = Round::default();
         self.end_leases(now, &mut round);
         round.unseen = self.ledger.places.settle(self.ledger.tasks());
-        let learning = self.is_learning(now);
-        if !self.learned && !learning {
+        if !self.learned && !self.is_learning(now) {
             self.learned = true;
             self.ledger.mark_all();
         }
@@ -285,18 +361,35 @@ impl Fleet {
             self.sweep = (self.sweep + 1) % count;
             self.ledger.mark(self.sweep);
         }
-        let mut dirty = core::mem::take(&mut self.ledger.dirty);
-        round.customers = dirty.len();
-        for customer in dirty.drain(..) {
+        // They are taken from the end.
+        self.due.append(&mut self.ledger.dirty);
+        self.due.reverse();
+        round.customers = self.due.len();
+        let pairs = |&customer: &u32| self.ledger.customers[customer as usize].entries.len();
+        round.pairs = self.due.iter().map(pairs).sum();
+        round
+    }
+
+    /// Goes on with a round, until some `pairs` of task and customer were looked at: one customer
+    /// at least, and each of them whole. Returns whether there is more to do.
+    pub fn step(&mut self, now: Timestamp, pairs: usize, changes: &mut Vec<Change>) -> bool {
+        let learning = self.is_learning(now);
+        let mut left = pairs;
+        while let Some(customer) = self.due.pop() {
             let index = customer as usize;
+            let count = self.ledger.customers[index].entries.len();
             let more =
                 self.divider.divide(&mut self.ledger, &self.config, index, learning, now, changes);
             self.ledger.customers[index].dirty = false;
             if more {
                 self.ledger.mark(index);
             }
+            left = left.saturating_sub(count.max(1));
+            if left == 0 {
+                break;
+            }
         }
-        round
+        !self.due.is_empty()
     }
 
     fn set_limits(&mut self, customer: CustomerId, limits: Limits) {
@@ -315,9 +408,7 @@ impl Fleet {
                 State::Live => {
                     task.state = State::Lost;
                     task.deadline = now + self.config.forget;
-                    let (acked, safe) = (task.acked, self.config.safe);
-                    self.ledger.each_entry(slot, |entry| entry.lapse(acked, safe));
-                    self.ledger.mark_customers_of(slot);
+                    self.ledger.lapse(slot, self.config.safe);
                     round.lost += 1;
                 }
                 State::Lost | State::Replaced => {
@@ -333,23 +424,6 @@ impl Fleet {
 fn is_nothing(usage: &Usage) -> bool {
     let nothing = [CostRate::ZERO; LEVELS];
     usage.used == nothing && usage.demand == nothing && usage.has.is_none()
-}
-
-/// Takes a line of a report into an entry; returns whether anything has changed.
-fn note(entry: &mut Entry, usage: &Usage, stamp: u32, now: Timestamp) -> bool {
-    let (mut used, mut demand) = (nanos(usage.used), nanos(usage.demand));
-    if entry.stamp == stamp {
-        for l in 0..LEVELS {
-            used[l] = used[l].saturating_add(entry.used[l]);
-            demand[l] = demand[l].saturating_add(entry.demand[l]);
-        }
-    }
-    let changed = entry.demand != demand || entry.used != used;
-    (entry.stamp, entry.used, entry.demand) = (stamp, used, demand);
-    if demand != [0; LEVELS] {
-        entry.wanted_at = now;
-    }
-    changed || entry.number == 0
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! tasks send their customers in the same order every time, and a cursor finds each at once.
 
 use super::allocate::Levels;
+use super::entry::{CLAIMS, Entry};
 use super::limits::Limits;
 use super::message::{Generation, TaskId};
 use super::unseen::Places;
@@ -13,123 +14,6 @@ use crate::customer::CustomerId;
 use crate::units::{CostRate, Ratio, Timestamp};
 use core::mem::take;
 use std::collections::BTreeMap;
-
-/// What one task does for one customer, and what it was granted for that.
-#[derive(Debug, Clone)]
-pub(super) struct Entry {
-    /// The slot of the task.
-    pub(super) task: u32,
-    /// The report that last mentioned it.
-    pub(super) stamp: u32,
-    pub(super) used: Levels,
-    pub(super) demand: Levels,
-    /// What else the task may hold, from before the last grant.
-    pub(super) before: Levels,
-    /// The last grant.
-    pub(super) granted: Levels,
-    /// What it says it holds from before it joined. Unlike the others this is hearsay: it ends
-    /// with the lease.
-    claimed: Levels,
-    /// The number of the last grant; 0 if the task has to be told, whatever it is.
-    pub(super) number: u64,
-    /// When there was demand last.
-    pub(super) wanted_at: Timestamp,
-    /// The last grant took everything back.
-    pub(super) revoked: bool,
-    /// What it may hold from before does not shrink in silence: it is a safe share already, or
-    /// perhaps one of another leader.
-    pub(super) firm: bool,
-}
-
-impl Entry {
-    /// Whether nothing is on its way to the task, so that it may be given a new grant.
-    pub(super) const fn is_settled(&self, acked: u64) -> bool {
-        self.number <= acked
-    }
-
-    /// Whether the task is known to hold the last grant and nothing else.
-    const fn is_acked(&self, acked: u64) -> bool {
-        self.number != 0 && self.is_settled(acked)
-    }
-
-    /// The most that the task may be using.
-    pub(super) fn counted(&self, acked: u64) -> Levels {
-        if self.is_acked(acked) {
-            self.granted
-        } else {
-            higher(self.claimed, higher(self.before, self.granted))
-        }
-    }
-
-    /// What counts only because the task says so.
-    pub(super) const fn claimed(&self, acked: u64) -> Levels {
-        if self.is_acked(acked) { [0; 4] } else { self.claimed }
-    }
-
-    /// The stream broke: the task has to be told anew, and may hold any of what it was told.
-    pub(super) fn untell(&mut self, acked: u64) {
-        if self.is_acked(acked) {
-            (self.before, self.claimed, self.firm) = ([0; 4], [0; 4], false);
-        }
-        self.number = 0;
-    }
-
-    /// The lease ended: the task fell back to the safe share of whatever it held.
-    pub(super) fn lapse(&mut self, acked: u64, safe: Ratio) {
-        self.untell(acked);
-        self.claimed = [0; 4];
-        if self.firm {
-            self.granted = higher(self.before, part(safe, self.granted));
-        } else {
-            self.granted = part(safe, higher(self.before, self.granted));
-        }
-        (self.before, self.firm) = (self.granted, true);
-        (self.used, self.demand) = Default::default();
-    }
-
-    /// The task says that it holds `has`, of another leader. That is news until it acknowledged a
-    /// grant of this stream, and counts.
-    pub(super) fn learn(&mut self, has: Levels, acked: u64) {
-        if self.is_acked(acked) {
-            return;
-        }
-        let more = higher(self.before, has);
-        self.firm |= more != self.before;
-        self.before = more;
-        if self.number == 0 {
-            self.granted = higher(self.granted, has);
-        }
-    }
-
-    /// The task says that it holds `has`, though the leader has learned everything there was to
-    /// learn: a safe share of which nobody knows any more, an old report, or a lie. It counts as
-    /// far as there is `room` for such claims, but is no grant. Returns by how much that is more.
-    pub(super) fn claim(&mut self, has: Levels, acked: u64, room: Levels) -> Levels {
-        let mut more = [0; 4];
-        if !self.is_acked(acked) {
-            let known = higher(self.claimed, higher(self.before, self.granted));
-            for l in 0..4 {
-                if has[l] > known[l] {
-                    more[l] = (has[l] - self.claimed[l]).min(room[l]);
-                    self.claimed[l] += more[l];
-                }
-            }
-        }
-        more
-    }
-
-    /// The next grant.
-    pub(super) fn grant(&mut self, levels: Levels, number: u64, acked: u64, revoked: bool) {
-        if self.is_acked(acked) {
-            (self.before, self.claimed, self.firm) = (self.granted, [0; 4], false);
-        } else {
-            self.before = higher(self.before, self.granted);
-        }
-        self.granted = levels;
-        self.number = number;
-        self.revoked = revoked;
-    }
-}
 
 /// The higher of both at every level.
 pub(super) fn higher(a: Levels, b: Levels) -> Levels {
@@ -173,6 +57,8 @@ pub(super) struct Task {
     pub(super) name: String,
     pub(super) state: State,
     pub(super) weight: u32,
+    /// By which election it stands for others; 0 if for itself.
+    pub(super) reign: u64,
     /// When its lease ends, or when it is forgotten.
     pub(super) deadline: Timestamp,
     /// All grants up to this one have arrived.
@@ -181,7 +67,7 @@ pub(super) struct Task {
     pub(super) pushed: u64,
     /// Since when there has been a grant that did not arrive, without any progress.
     pub(super) waiting_since: Option<Timestamp>,
-    pub(super) stamp: u32,
+    pub(super) stamp: u8,
     /// Customer and place in that customer's entries, sorted.
     pub(super) entries: Vec<(u32, u32)>,
 }
@@ -220,6 +106,97 @@ pub(super) struct Customer {
     pub(super) counted: Levels,
     /// As of then, and what was claimed since.
     pub(super) claimed: Levels,
+    /// What tasks say they hold from before they joined, by their slots. Unlike what the leader
+    /// granted this is hearsay: it ends with the lease, or with the first grant that arrives.
+    pub(super) claims: BTreeMap<u32, Levels>,
+    /// Some of the entries may have been taken back.
+    pub(super) revokes: bool,
+}
+
+impl Customer {
+    /// What counts only because the task says so.
+    pub(super) fn claimed(&self, entry: &Entry, acked: u64) -> Levels {
+        if !entry.has(CLAIMS) || entry.is_acked(acked) {
+            return [0; 4];
+        }
+        self.claims.get(&entry.task).copied().unwrap_or_default()
+    }
+
+    /// The most that the task may be using.
+    pub(super) fn counted(&self, entry: &Entry, acked: u64) -> Levels {
+        let known = entry.known(acked).get();
+        if entry.has(CLAIMS) { higher(self.claimed(entry, acked), known) } else { known }
+    }
+
+    /// The task says that it holds `has`, though the leader has learned everything there was to
+    /// learn: a safe share of which nobody knows any more, an old report, or a lie. It counts as
+    /// far as there is `room` for such claims, but is no grant. Returns by how much that is more.
+    pub(super) fn claim(&mut self, place: usize, has: Levels, acked: u64, room: Levels) -> Levels {
+        let entry = &self.entries[place];
+        let mut more = [0; 4];
+        if entry.is_acked(acked) {
+            return more;
+        }
+        let (known, mut claimed) = (self.counted(entry, acked), self.claimed(entry, acked));
+        for l in 0..4 {
+            if has[l] > known[l] {
+                more[l] = (has[l] - claimed[l]).min(room[l]);
+                claimed[l] += more[l];
+            }
+        }
+        if more != [0; 4] {
+            let entry = &mut self.entries[place];
+            entry.set(CLAIMS, true);
+            self.claims.insert(entry.task, claimed);
+        }
+        more
+    }
+
+    fn drop_claim(&mut self, place: usize) {
+        let entry = &mut self.entries[place];
+        if entry.has(CLAIMS) {
+            entry.set(CLAIMS, false);
+            self.claims.remove(&entry.task);
+        }
+    }
+
+    /// The stream of the task broke: it has to be told anew, and may hold any of what it was told.
+    fn untell(&mut self, place: usize, acked: u64) {
+        if self.entries[place].is_acked(acked) {
+            self.drop_claim(place);
+        }
+        self.entries[place].untell(acked);
+    }
+
+    /// The lease of the task ended.
+    fn lapse(&mut self, place: usize, acked: u64, safe: Ratio) {
+        self.drop_claim(place);
+        self.entries[place].lapse(acked, safe);
+    }
+
+    /// The next grant to a task, as [`grantable`] says.
+    pub(super) fn grant(
+        &mut self,
+        place: usize,
+        levels: Levels,
+        number: u64,
+        acked: u64,
+        revoked: bool,
+    ) {
+        if self.entries[place].is_acked(acked) {
+            self.drop_claim(place);
+        }
+        self.revokes |= revoked;
+        self.entries[place].grant(levels, number, acked, revoked);
+    }
+}
+
+/// Makes room for one more, for few more than that: there are many of these, and half of what is
+/// doubled lies idle. They grow rarely, so that to copy more often costs nothing.
+fn make_room<T>(list: &mut Vec<T>) {
+    if list.len() == list.capacity() {
+        list.reserve_exact((list.len() / 16).max(4));
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -273,6 +250,7 @@ impl Ledger {
             name: name.to_owned(),
             state: State::Live,
             weight: 1,
+            reign: 0,
             deadline: Timestamp::ZERO,
             acked: 0,
             pushed: 0,
@@ -295,7 +273,9 @@ impl Ledger {
         let task = &self.tasks[slot];
         let (acked, leased) = (task.acked, task.state == State::Live);
         let mut holds = false;
-        self.each_entry(slot, |entry| holds |= entry.counted(acked) != [0; 4]);
+        self.each_entry(slot, |customer, place| {
+            holds |= customer.counted(&customer.entries[place], acked) != [0; 4];
+        });
         leased && holds
     }
 
@@ -304,7 +284,9 @@ impl Ledger {
     pub(super) fn replace(&mut self, slot: usize) {
         if self.is_using(slot) {
             self.tasks[slot].state = State::Replaced;
-            self.each_entry(slot, |entry| (entry.used, entry.demand) = Default::default());
+            self.each_entry(slot, |customer, place| {
+                customer.entries[place].rest();
+            });
             self.mark_customers_of(slot);
         } else {
             self.strike(slot);
@@ -375,9 +357,36 @@ impl Ledger {
     }
 
     /// The entries of a task, one after the other.
-    pub(super) fn each_entry(&mut self, slot: usize, mut visit: impl FnMut(&mut Entry)) {
+    fn each_entry(&mut self, slot: usize, mut visit: impl FnMut(&mut Customer, usize)) {
         for &(customer, place) in &self.tasks[slot].entries {
-            visit(&mut self.customers[customer as usize].entries[place as usize]);
+            visit(&mut self.customers[customer as usize], place as usize);
+        }
+    }
+
+    /// The stream of a task broke.
+    pub(super) fn untell(&mut self, slot: usize) {
+        let acked = self.tasks[slot].acked;
+        self.each_entry(slot, |customer, place| customer.untell(place, acked));
+        self.mark_customers_of(slot);
+    }
+
+    /// The lease of a task ended.
+    pub(super) fn lapse(&mut self, slot: usize, safe: Ratio) {
+        let acked = self.tasks[slot].acked;
+        self.each_entry(slot, |customer, place| customer.lapse(place, acked, safe));
+        self.mark_customers_of(slot);
+    }
+
+    /// What the last report of a task did not mention is no more.
+    pub(super) fn rest_unmentioned(&mut self, slot: usize) {
+        let task = &self.tasks[slot];
+        for &(index, place) in &task.entries {
+            let customer = &mut self.customers[index as usize];
+            let entry = &mut customer.entries[place as usize];
+            if entry.stamp() != task.stamp && entry.rest() && !customer.dirty {
+                customer.dirty = true;
+                self.dirty.push(index);
+            }
         }
     }
 
@@ -411,20 +420,11 @@ impl Ledger {
     ) -> usize {
         let entries = &mut self.customers[customer.index()].entries;
         let place = entries.len();
-        entries.push(Entry {
-            task: slot as u32,
-            stamp: self.tasks[slot].stamp.wrapping_sub(1),
-            used: [0; 4],
-            demand: [0; 4],
-            before: [0; 4],
-            granted: [0; 4],
-            claimed: [0; 4],
-            number: 0,
-            wanted_at: now,
-            revoked: false,
-            firm: false,
-        });
-        self.tasks[slot].entries.insert(position, (customer.index() as u32, place as u32));
+        make_room(entries);
+        entries.push(Entry::new(slot, self.tasks[slot].stamp.wrapping_sub(1), now));
+        let list = &mut self.tasks[slot].entries;
+        make_room(list);
+        list.insert(position, (customer.index() as u32, place as u32));
         place
     }
 
@@ -440,6 +440,7 @@ impl Ledger {
 
     /// Takes an entry out of the customer's, and tells the task whose entry takes its place.
     fn take_out(&mut self, customer: usize, place: usize) {
+        self.customers[customer].drop_claim(place);
         let Customer { entries, retired, .. } = &mut self.customers[customer];
         entries.swap_remove(place);
         if *retired && entries.is_empty() {
@@ -460,77 +461,107 @@ mod tests {
 
     const HALF: Ratio = Ratio::percent(50);
 
-    fn entry() -> Entry {
-        let mut ledger = Ledger::new(1, 1, Customer::default());
-        let slot = ledger.enter("task");
-        ledger.insert(slot, CustomerId::DEFAULT, 0, Timestamp::ZERO);
-        ledger.customers.remove(0).entries.remove(0)
+    /// A customer at one task.
+    struct Pair(Customer);
+
+    impl Pair {
+        fn new() -> Self {
+            let mut ledger = Ledger::new(1, 1, Customer::default());
+            let slot = ledger.enter("task");
+            ledger.insert(slot, CustomerId::DEFAULT, 0, Timestamp::ZERO);
+            Self(ledger.customers.remove(0))
+        }
+
+        fn grant(&mut self, levels: Levels, number: u64, acked: u64) {
+            self.0.grant(0, levels, number, acked, false);
+        }
+
+        fn counted(&self, acked: u64) -> Levels {
+            self.0.counted(&self.0.entries[0], acked)
+        }
+
+        fn claimed(&self, acked: u64) -> Levels {
+            self.0.claimed(&self.0.entries[0], acked)
+        }
+
+        fn claim(&mut self, has: Levels, acked: u64, room: Levels) -> Levels {
+            self.0.claim(0, has, acked, room)
+        }
+
+        fn learn(&mut self, has: Levels, acked: u64) {
+            self.0.entries[0].learn(has, acked);
+        }
+
+        fn granted(&self) -> Levels {
+            self.0.entries[0].granted()
+        }
     }
 
     #[test]
     fn until_it_is_acknowledged_a_grant_counts_beside_the_one_before() {
-        let mut entry = entry();
-        entry.grant([8; 4], 1, 0, false);
-        assert_eq!(entry.counted(0), [8; 4]);
-        entry.grant([3, 3, 9, 9], 2, 1, false);
-        assert_eq!(entry.counted(1), [8, 8, 9, 9]);
-        assert_eq!(entry.counted(2), [3, 3, 9, 9]);
+        let mut pair = Pair::new();
+        pair.grant([8; 4], 1, 0);
+        assert_eq!(pair.counted(0), [8; 4]);
+        pair.grant([3, 3, 9, 9], 2, 1);
+        assert_eq!(pair.counted(1), [8, 8, 9, 9]);
+        assert_eq!(pair.counted(2), [3, 3, 9, 9]);
         // A broken stream leaves it open which of the two arrived.
-        entry.untell(1);
-        assert_eq!(entry.counted(2), [8, 8, 9, 9]);
-        entry.grant([1; 4], 3, 2, false);
-        assert_eq!(entry.counted(2), [8, 8, 9, 9]);
-        assert_eq!(entry.counted(3), [1; 4]);
+        pair.0.untell(0, 1);
+        assert_eq!(pair.counted(2), [8, 8, 9, 9]);
+        pair.grant([1; 4], 3, 2);
+        assert_eq!(pair.counted(2), [8, 8, 9, 9]);
+        assert_eq!(pair.counted(3), [1; 4]);
     }
 
     #[test]
     fn silence_halves_a_grant_once() {
-        let mut entry = entry();
-        entry.grant([8; 4], 1, 0, false);
-        entry.lapse(1, HALF);
-        assert_eq!(entry.counted(1), [4; 4]);
+        let mut pair = Pair::new();
+        pair.grant([8; 4], 1, 0);
+        pair.0.lapse(0, 1, HALF);
+        assert_eq!(pair.counted(1), [4; 4]);
         // It came back, was told something that it never acknowledged, and fell silent again.
-        entry.grant([2; 4], 2, 1, false);
-        entry.lapse(1, HALF);
-        assert_eq!(entry.counted(1), [4; 4]);
+        pair.grant([2; 4], 2, 1);
+        pair.0.lapse(0, 1, HALF);
+        assert_eq!(pair.counted(1), [4; 4]);
         // This time it did acknowledge, and the next one may not have arrived.
-        entry.grant([6; 4], 3, 1, false);
-        entry.grant([2; 4], 4, 3, false);
-        entry.lapse(3, HALF);
-        assert_eq!(entry.counted(3), [3; 4]);
+        pair.grant([6; 4], 3, 1);
+        pair.grant([2; 4], 4, 3);
+        pair.0.lapse(0, 3, HALF);
+        assert_eq!(pair.counted(3), [3; 4]);
     }
 
     #[test]
     fn what_a_leader_learns_counts_as_a_grant() {
-        let mut learning = entry();
+        let mut learning = Pair::new();
         learning.learn([8; 4], 0);
-        assert_eq!((learning.granted, learning.counted(0)), ([8; 4], [8; 4]));
+        assert_eq!((learning.granted(), learning.counted(0)), ([8; 4], [8; 4]));
         // Nobody knows what this falls back to.
-        learning.lapse(0, HALF);
+        learning.0.lapse(0, 0, HALF);
         assert_eq!(learning.counted(0), [8; 4]);
 
-        let mut known = entry();
-        known.grant([3; 4], 1, 0, false);
+        let mut known = Pair::new();
+        known.grant([3; 4], 1, 0);
         known.learn([5; 4], 0);
-        assert_eq!((known.granted, known.counted(0)), ([3; 4], [5; 4]));
+        assert_eq!((known.granted(), known.counted(0)), ([3; 4], [5; 4]));
         known.learn([7; 4], 1);
         assert_eq!(known.counted(1), [3; 4]);
     }
 
     #[test]
     fn a_claim_counts_as_far_as_there_is_room_and_until_an_ack_or_the_end_of_the_lease() {
-        let mut later = entry();
+        let mut later = Pair::new();
         assert_eq!(later.claim([8; 4], 0, [5, 5, 9, 9]), [5, 5, 8, 8]);
-        assert_eq!((later.granted, later.counted(0)), ([0; 4], [5, 5, 8, 8]));
+        assert_eq!((later.granted(), later.counted(0)), ([0; 4], [5, 5, 8, 8]));
         // Said again, it counts once.
         assert_eq!(later.claim([8; 4], 0, [0, 1, 9, 9]), [0, 1, 0, 0]);
-        later.grant([6; 4], 1, 0, false);
+        later.grant([6; 4], 1, 0);
         assert_eq!((later.counted(0), later.claimed(0)), ([6, 6, 8, 8], [5, 6, 8, 8]));
         assert_eq!((later.counted(1), later.claimed(1)), ([6; 4], [0; 4]));
         assert_eq!(later.claim([9; 4], 1, [9; 4]), [0; 4]);
         // The lease ends without an ack: the grant may have arrived, the claim is forgotten.
-        later.lapse(0, HALF);
+        later.0.lapse(0, 0, HALF);
         assert_eq!(later.counted(0), [3; 4]);
+        assert!(later.0.claims.is_empty());
         // What is known to be held needs no room.
         assert_eq!(later.claim([3; 4], 0, [9; 4]), [0; 4]);
     }

@@ -51,7 +51,8 @@ impl TaskId {
         Self { epoch, number: (join << Self::SLOT_BITS) | slot as u64 }
     }
 
-    pub(super) const fn slot(self) -> usize {
+    /// A small number that no two tasks of a leader have at the same time.
+    pub const fn slot(self) -> usize {
         (self.number & (Self::COUNT_MAX as u64 - 1)) as usize
     }
 }
@@ -105,6 +106,8 @@ pub struct Change {
 pub struct Round {
     /// Customers looked at.
     pub customers: usize,
+    /// Pairs of task and customer looked at.
+    pub pairs: usize,
     /// Tasks whose lease ended.
     pub lost: usize,
     /// Tasks that were forgotten.

@@ -10,23 +10,32 @@
 //! | how is that divided among tasks | `allocate` |
 //! | what do they tell each other | [`message`] |
 //! | who joined, reports, has what | [`controller`], [`config`] |
-//! | what may be pushed when | `round` |
+//! | how is that kept, for millions of pairs | `ledger`, `entry`, `packed` |
+//! | what may be pushed when | `round`, [`pace`] |
+//! | who may join when | [`joins`] |
 //! | what may a task do before it was pushed anything | `unseen` |
 //! | what does a task do in silence | [`fail_static`] |
 
 mod allocate;
 pub mod config;
 pub mod controller;
+mod entry;
 pub mod fail_static;
+pub mod joins;
 mod ledger;
 pub mod limits;
 pub mod message;
+pub mod pace;
+mod packed;
 mod round;
 mod unseen;
 
 pub use config::{FleetConfig, FleetConfigError};
 pub use controller::Fleet;
 pub use fail_static::{FailStatic, Silence, Standing};
+pub use joins::{Crowd, Joins};
 pub use limits::{Limits, NotNested};
 pub use message::{Answer, Change, CustomerStatus, Full, Generation};
 pub use message::{NotJoined, Round, TaskId, Usage};
+pub use pace::Pace;
+pub use unseen::unseen_part;

@@ -19,11 +19,12 @@
 
 use super::allocate::{Allocator, Levels, Party, Target};
 use super::config::FleetConfig;
+use super::entry::{NUMBER_MAX, grantable};
 use super::ledger::{Ledger, State, add, higher, limits, part};
 use super::message::{Change, Generation};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
-use crate::units::Timestamp;
+use crate::units::{Ratio, Timestamp};
 
 const LEVELS: usize = Criticality::COUNT;
 
@@ -53,8 +54,24 @@ pub(super) struct CustomerDivider {
     number: u64,
     allocator: Allocator,
     seats: Vec<Seat>,
+    /// At which levels every task gets all that it should have.
+    whole: [bool; LEVELS],
     claims: Vec<(u64, u32)>,
     grants: Vec<u64>,
+}
+
+/// A share that is taken of millions of amounts, each with one multiplication.
+#[derive(Debug, Clone, Copy)]
+struct Band(u64);
+
+impl Band {
+    fn new(ratio: Ratio) -> Self {
+        Self((u64::from(ratio.billionths()) << 32) / u64::from(Ratio::WHOLE))
+    }
+
+    fn of(self, amount: u64) -> u64 {
+        ((u128::from(amount) * u128::from(self.0)) >> 32) as u64
+    }
 }
 
 impl CustomerDivider {
@@ -64,6 +81,7 @@ impl CustomerDivider {
             number: 0,
             allocator: Allocator::default(),
             seats: Vec::new(),
+            whole: [false; LEVELS],
             claims: Vec::new(),
             grants: Vec::new(),
         }
@@ -84,24 +102,30 @@ impl CustomerDivider {
         now: Timestamp,
         changes: &mut Vec<Change>,
     ) -> bool {
-        remove_revoked(ledger, index);
+        if ledger.customers[index].revokes {
+            remove_revoked(ledger, index);
+        }
         let limit = ledger.customers[index].limits;
         let lost = self.seat(ledger, config, index, now);
         let reserve = part(config.unseen, limit);
         let taken = core::array::from_fn(|l| lost[l].saturating_add(reserve[l]));
         let floor = self.allocator.allocate(limit, taken, config.floor);
+        let counted = ledger.customers[index].counted;
         for (seat, target) in self.seats.iter().zip(&mut self.allocator.targets) {
             if seat.revoke {
                 target.whole = [0; LEVELS];
                 target.need = target.whole;
             } else if learning {
-                let kept: Levels = core::array::from_fn(|l| seat.holds[l].min(limit[l]));
+                // Everyone keeps what it has, unless that is too much of all together.
+                let kept: Levels = core::array::from_fn(|l| {
+                    let most = if counted[l] <= limit[l] { limit[l] } else { target.whole[l] };
+                    seat.holds[l].min(most)
+                });
                 target.whole = higher(kept, floor.map(|f| f * u64::from(seat.weight)));
                 target.need = target.whole;
             }
         }
 
-        let counted = ledger.customers[index].counted;
         let free = core::array::from_fn(|l| {
             limit[l].saturating_sub(reserve[l]).saturating_sub(counted[l])
         });
@@ -119,69 +143,82 @@ impl CustomerDivider {
         index: usize,
         now: Timestamp,
     ) -> Levels {
-        let customer = &mut ledger.customers[index];
-        let mut lost = [0; LEVELS];
-        (customer.used, customer.demand) = (lost, lost);
-        (customer.counted, customer.claimed) = (lost, lost);
+        let customer = &ledger.customers[index];
+        let (mut used, mut demand) = ([0; LEVELS], [0; LEVELS]);
+        let (mut counted, mut claimed, mut lost) = (used, used, used);
         self.allocator.parties.clear();
         self.seats.clear();
         for (place, entry) in customer.entries.iter().enumerate() {
             let task = &ledger.tasks[entry.task as usize];
-            let holds = entry.counted(task.acked);
-            add(&mut customer.used, entry.used);
-            add(&mut customer.demand, entry.demand);
-            add(&mut customer.counted, holds);
-            add(&mut customer.claimed, entry.claimed(task.acked));
+            let holds = customer.counted(entry, task.acked);
+            let wants = entry.demand();
+            add(&mut used, entry.used());
+            add(&mut demand, wants);
+            add(&mut counted, holds);
+            add(&mut claimed, customer.claimed(entry, task.acked));
             if task.state != State::Live {
                 add(&mut lost, holds);
                 continue;
             }
-            let idle = entry.demand == [0; LEVELS] && now.since(entry.wanted_at) >= config.idle;
-            self.allocator.parties.push(Party { demand: entry.demand, weight: task.weight });
+            let idle = entry.wants_nothing() && entry.idle(now) >= config.idle;
+            self.allocator.parties.push(Party { demand: wants, weight: task.weight });
             self.seats.push(Seat {
                 place: place as u32,
                 weight: task.weight,
                 settled: entry.is_settled(task.acked),
                 revoke: idle || customer.retired,
                 holds,
-                granted: entry.granted,
+                granted: entry.granted(),
                 raise: [0; LEVELS],
             });
         }
+        let customer = &mut ledger.customers[index];
+        (customer.used, customer.demand) = (used, demand);
+        (customer.counted, customer.claimed) = (counted, claimed);
         lost
     }
 
     /// Divides what is `free` among the tasks that should have more than they have, level by level:
     /// first what they need, then room to grow. Returns whether there is too little of the first.
     fn raise(&mut self, free: Levels) -> bool {
+        let (mut needs, mut rooms) = ([0_u128; LEVELS], [0_u128; LEVELS]);
+        for (seat, target) in self.seats.iter().zip(&self.allocator.targets) {
+            for l in 0..if seat.settled { LEVELS } else { 0 } {
+                let has = seat.granted[l];
+                needs[l] += u128::from(target.need[l].saturating_sub(has));
+                rooms[l] += u128::from(target.whole[l].saturating_sub(has.max(target.need[l])));
+            }
+        }
         let mut pressed = false;
-        for (l, &free) in free.iter().enumerate() {
-            let (given, enough) = self.raise_to(l, free, |target| target.need[l]);
-            pressed |= !enough;
-            self.raise_to(l, free - given, |target| target.whole[l]);
+        for l in 0..LEVELS {
+            let free = u128::from(free[l]);
+            self.whole[l] = needs[l] + rooms[l] <= free;
+            if self.whole[l] {
+                continue;
+            }
+            let needed = needs[l].min(free) as u64;
+            self.raise_to(l, needed, |target| target.need[l]);
+            self.raise_to(l, free as u64 - needed, |target| target.whole[l]);
+            pressed |= needs[l] > free;
         }
         pressed
     }
 
-    /// Divides `free` among the tasks that have less than `goal` at level `l`. Returns how much was
-    /// given, and whether that was enough.
-    fn raise_to(&mut self, l: usize, free: u64, goal: impl Fn(&Target) -> u64) -> (u64, bool) {
+    /// Divides `free` among the tasks that have less than `goal` at level `l`.
+    fn raise_to(&mut self, l: usize, free: u64, goal: impl Fn(&Target) -> u64) {
+        if free == 0 {
+            return;
+        }
         self.claims.clear();
-        let mut lacked = 0_u128;
         for (seat, target) in self.seats.iter().zip(&self.allocator.targets) {
             let has = seat.granted[l].saturating_add(seat.raise[l]);
             let lacks = if seat.settled { goal(target).saturating_sub(has) } else { 0 };
-            lacked += u128::from(lacks);
             self.claims.push((lacks, seat.weight));
         }
-        if lacked == 0 {
-            return (0, true);
-        }
-        let given = self.allocator.divider.divide(free, &self.claims, &mut self.grants);
+        self.allocator.divider.divide(free, &self.claims, &mut self.grants);
         for (seat, grant) in self.seats.iter_mut().zip(&self.grants) {
             seat.raise[l] += *grant;
         }
-        (given, lacked <= u128::from(free))
     }
 
     /// Pushes the new grants of all tasks that hold their last one; slight changes only if it has
@@ -197,29 +234,38 @@ impl CustomerDivider {
     ) -> bool {
         let before = changes.len();
         let customer = &mut ledger.customers[index];
+        let (deadband, room_band) = (Band::new(config.deadband), Band::new(config.room_band));
         for (seat, target) in self.seats.iter().zip(&self.allocator.targets) {
             if !seat.settled {
                 continue;
             }
             let mut new: Levels = core::array::from_fn(|l| {
-                target.whole[l].min(seat.granted[l].saturating_add(seat.raise[l]))
+                let most = seat.granted[l].saturating_add(seat.raise[l]);
+                if self.whole[l] { target.whole[l] } else { target.whole[l].min(most) }
             });
             for l in (1..LEVELS).rev() {
                 new[l - 1] = new[l - 1].min(new[l]);
             }
-            let slight = (0..LEVELS).all(|l| {
-                let room = config.room_band.share_of(target.whole[l] - target.need[l]);
-                let band = config.deadband.share_of(seat.granted[l]).max(room);
-                seat.granted[l] >= target.need[l] && seat.granted[l].abs_diff(new[l]) <= band
-            });
-            let entry = &mut customer.entries[seat.place as usize];
-            let told = entry.number != 0 && entry.revoked == seat.revoke;
-            if told && (new == seat.granted || (slight && !exact)) {
+            let new = grantable(new);
+            let entry = &customer.entries[seat.place as usize];
+            let told = entry.number() != 0 && entry.is_revoked() == seat.revoke;
+            if told && new == seat.granted {
+                continue;
+            }
+            let slight = !exact && {
+                let need = grantable(target.need);
+                (0..LEVELS).all(|l| {
+                    let room = room_band.of(target.whole[l] - target.need[l]);
+                    let band = deadband.of(seat.granted[l]).max(room);
+                    seat.granted[l] >= need[l] && seat.granted[l].abs_diff(new[l]) <= band
+                })
+            };
+            if (told && slight) || self.number == NUMBER_MAX {
                 continue;
             }
             self.number += 1;
             let task = &mut ledger.tasks[entry.task as usize];
-            entry.grant(new, self.number, task.acked, seat.revoke);
+            customer.grant(seat.place as usize, new, self.number, task.acked, seat.revoke);
             task.pushed = self.number;
             task.waiting_since.get_or_insert(now);
             let (granted, safe) = if seat.revoke {
@@ -243,13 +289,20 @@ impl CustomerDivider {
 
 /// Removes the entries that were taken back, once their tasks know and want nothing again.
 fn remove_revoked(ledger: &mut Ledger, index: usize) {
+    let mut left = false;
     for place in (0..ledger.customers[index].entries.len()).rev() {
         let customer = &ledger.customers[index];
         let entry = &customer.entries[place];
+        if !entry.is_revoked() {
+            continue;
+        }
         let task = &ledger.tasks[entry.task as usize];
-        let known = entry.number != 0 && entry.is_settled(task.acked);
-        if entry.revoked && known && (customer.retired || entry.demand == [0; LEVELS]) {
+        let known = entry.is_acked(task.acked);
+        if known && (customer.retired || entry.wants_nothing()) {
             ledger.remove(index, place);
+        } else {
+            left = true;
         }
     }
+    ledger.customers[index].revokes = left;
 }

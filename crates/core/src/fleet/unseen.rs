@@ -21,6 +21,9 @@
 //! each doubling beyond takes a quarter of the whole. Should 16,384 tasks join before any can be
 //! told, their parts add up to 2.75 times what is set aside.
 
+use super::limits::Limits;
+use crate::units::CostRate;
+
 /// The least number of places. Up to 32 tasks nothing has to be told; and of a customer with
 /// 100 CPU, of which 1 is set aside, each task may still use 16 ms a second.
 const LEAST: usize = 64;
@@ -28,6 +31,12 @@ const LEAST: usize = 64;
 /// Places shrink when there are this many for each task, so that a fleet whose size wavers is not
 /// told again and again: they grow at two.
 const SPARSE: usize = 8;
+
+/// What a task may admit of a customer for which it has no grant, of what is set `aside` for all.
+pub fn unseen_part(aside: Limits, places: u64) -> Limits {
+    let part = |share: CostRate| share.as_nanos_per_sec() / places.max(1);
+    Limits::clamped(aside.as_array().map(|share| CostRate::from_nanos_per_sec(part(share))))
+}
 
 /// Among how many tasks the share that is set aside is divided.
 #[derive(Debug, Clone, Default)]

@@ -17,10 +17,12 @@
 //! A signal whose source has died would shed for ever or hide an overload for ever; one that was
 //! not heard from for [`Signals::STALE_AFTER`] is left out until it speaks again.
 
+mod latency;
 mod sources;
 #[cfg(test)]
 mod tests;
 
+pub use latency::{Answers, LatencyGradient};
 pub use sources::{LoadAverage, Slope};
 
 use crate::decision::SignalId;

@@ -8,8 +8,13 @@
 //! What gets done is measured in true cost, where a busy CPU does one second per second whatever
 //! the luck of the draw; what is offered can only be estimated. So the capacity is translated by
 //! what requests turned out to cost over what was estimated for them, over a longer time.
+//!
+//! What one request costs is a mean over that longer time, too, of full and of degraded answers by
+//! itself; what is done lately tells how many are of which kind. One mean of both would be wrong
+//! for seconds after a task has changed over: too high, and too much may wait; too low, and what
+//! fits is refused.
 
-use super::{Facts, ShedConfig};
+use super::{Done, Facts, ShedConfig};
 use crate::average::{Rate, Rates};
 use crate::units::Timestamp;
 use core::time::Duration;
@@ -38,11 +43,22 @@ pub(super) struct Capacity {
     was_busy: bool,
     /// For how long no work has waited.
     calm: Duration,
-    /// Estimated and true cost of what was done, and how many requests that were.
-    sums: Rates<3>,
+    /// Estimated and true cost of what was done, and how many requests that were: with full answers
+    /// first, then with degraded ones.
+    sums: [Rates<3>; KINDS],
     /// As of the last look.
-    means: [f64; 3],
+    means: [[f64; 3]; KINDS],
+    /// Requests done lately, by kind, and the share of each.
+    lately: Rates<KINDS>,
+    tau_lately: Duration,
+    shares: [f64; KINDS],
 }
+
+/// Full and degraded answers.
+const KINDS: usize = 2;
+/// Of which kind answers are is told by so many requests at the least: they change over together,
+/// or by criticality, where some ten tell the mix well enough.
+const REQUESTS_LATELY: f64 = 10.0;
 
 impl Capacity {
     pub(super) fn new(config: &ShedConfig, now: Timestamp) -> Self {
@@ -54,8 +70,11 @@ impl Capacity {
             busy_clock: Timestamp::ZERO,
             was_busy: false,
             calm: Duration::ZERO,
-            sums: Rates::new(config.bias_tau, now),
-            means: [0.0; 3],
+            sums: core::array::from_fn(|_| Rates::new(config.bias_tau, now)),
+            means: [[0.0; 3]; KINDS],
+            lately: Rates::new(config.offered_tau_lately, now),
+            tau_lately: config.offered_tau_lately,
+            shares: [1.0, 0.0],
         }
     }
 
@@ -68,8 +87,7 @@ impl Capacity {
         elapsed: Duration,
         now: Timestamp,
     ) {
-        let costs = [facts.completed, facts.worked].map(|cost| cost.as_nanos() as f64);
-        self.means = self.sums.add_since_last([costs[0], costs[1], facts.done as f64], now);
+        self.count(facts, now);
         let several = Duration::try_from_secs_f64(TIMES * base).unwrap_or(self.tau);
         let several = several.min(TAU_MAX).max(self.tau);
         let tau = if facts.used.is_some() { self.tau } else { several };
@@ -83,6 +101,29 @@ impl Capacity {
         if core::mem::replace(&mut self.was_busy, busy) && busy && !idled {
             self.busy_clock += elapsed;
             self.done_busy.add_since_last(worked, self.busy_clock);
+        }
+    }
+
+    /// Counts what was done, by the kind of answer.
+    fn count(&mut self, facts: &Facts, now: Timestamp) {
+        let degraded = facts.degraded;
+        let full = Done {
+            requests: facts.done.saturating_sub(degraded.requests),
+            estimated: facts.completed - degraded.estimated,
+            worked: facts.worked - degraded.worked,
+        };
+        let done = [full, degraded];
+        for ((mean, sum), done) in self.means.iter_mut().zip(&mut self.sums).zip(done) {
+            let costs = [done.estimated, done.worked].map(|cost| cost.as_nanos() as f64);
+            *mean = sum.add_since_last([costs[0], costs[1], done.requests as f64], now);
+        }
+        let enough = REQUESTS_LATELY / self.means.iter().map(|mean| mean[2]).sum::<f64>();
+        let enough = Duration::try_from_secs_f64(enough.min(TAU_MAX.as_secs_f64()));
+        self.lately.set_tau(enough.unwrap_or(TAU_MAX).max(self.tau_lately));
+        let lately = self.lately.add_since_last(done.map(|done| done.requests as f64), now);
+        let share = lately[1] / (lately[0] + lately[1]);
+        if share.is_finite() {
+            self.shares = [1.0 - share, share];
         }
     }
 
@@ -116,14 +157,19 @@ impl Capacity {
 
     /// What a request costs, in seconds of true cost; nothing before the first is done.
     pub(super) fn request(&self) -> Option<f64> {
-        let mean = self.means[1] / self.means[2] / 1e9;
-        (mean.is_finite() && mean > 0.0).then_some(mean)
+        self.of_one(1).map(|nanos| nanos / 1e9).filter(|&mean| mean > 0.0)
     }
 
     /// What was estimated for a request, in nanoseconds; nothing before the first is done.
     pub(super) fn estimate(&self) -> f64 {
-        let mean = self.means[0] / self.means[2];
-        if mean.is_finite() { mean } else { 0.0 }
+        self.of_one(0).unwrap_or(0.0)
+    }
+
+    /// Estimated or true cost of a request, as the kinds of answers are mixed lately.
+    fn of_one(&self, cost: usize) -> Option<f64> {
+        let kinds = self.shares.iter().zip(&self.means).filter(|(share, _)| **share > 0.0);
+        let mean: f64 = kinds.map(|(share, mean)| share * (mean[cost] / mean[2])).sum();
+        mean.is_finite().then_some(mean)
     }
 
     /// CPUs, as far as they are known: those of the configuration, or those that were kept busy.
@@ -134,8 +180,67 @@ impl Capacity {
 
     /// True cost over estimated cost.
     fn bias(&self) -> f64 {
-        let [estimated, worked, _] = self.means;
-        let ratio = worked / estimated;
+        let sum = |of: usize| self.means.iter().map(|mean| mean[of]).sum::<f64>();
+        let ratio = sum(1) / sum(0);
         if ratio.is_finite() { ratio.clamp(1.0 / BIAS_MAX, BIAS_MAX) } else { 1.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signal::Reading;
+    use crate::units::Cost;
+
+    const TICK: Duration = Duration::from_millis(10);
+
+    /// So many full answers of 20 ms and degraded ones of 6 ms in each tick.
+    fn facts(full: u64, degraded: u64) -> Facts {
+        let cost = |requests, millis| Cost::from_millis(requests * millis);
+        let (worked, part) = (cost(full, 20) + cost(degraded, 6), cost(degraded, 6));
+        Facts {
+            reading: Reading::IDLE,
+            beyond_cpu: Reading::IDLE,
+            load: None,
+            load_least: None,
+            used: None,
+            offered: [Cost::ZERO; 4],
+            over: [Cost::ZERO; 4],
+            admitted: worked,
+            done: full + degraded,
+            completed: worked,
+            worked,
+            degraded: Done { requests: degraded, estimated: part, worked: part },
+            inflight: Cost::ZERO,
+            dark: false,
+        }
+    }
+
+    #[test]
+    fn what_a_request_costs_goes_with_the_kind_of_answer() {
+        let mut capacity = Capacity::new(&ShedConfig::default(), Timestamp::ZERO);
+        assert_eq!((capacity.request(), capacity.estimate()), (None, 0.0));
+        let mut now = Timestamp::ZERO;
+        // For so many ticks, so many answers of each kind; then a request costs so many ms.
+        for (ticks, full, degraded, expected) in [
+            (300, 4, 0, 20.0),
+            // Ten time constants of 50 ms and no more, after seconds of the other kind.
+            (50, 0, 8, 6.0),
+            (300, 0, 8, 6.0),
+            (50, 4, 0, 20.0),
+            // Half of them each.
+            (50, 4, 4, 13.0),
+            // Nothing is done: as before.
+            (300, 0, 0, 13.0),
+        ] {
+            for _ in 0..ticks {
+                now += TICK;
+                capacity.observe(&facts(full, degraded), false, 0.0, TICK, now);
+            }
+            let found = [capacity.request().unwrap_or(0.0) * 1e3, capacity.estimate() / 1e6];
+            for found in found {
+                assert!((found - expected).abs() < 0.1, "{full}, {degraded}: {found} ms");
+            }
+        }
     }
 }

@@ -4,6 +4,15 @@
 //! is taken twice: over some hundred requests, and *lately*, over some ten. The long average tells
 //! whether a level fits into the capacity without taking the luck of a few requests for a surge;
 //! the short one tells it once a surge is plain, or once the queue shows that it does not.
+//!
+//! What arrives at random varies: over some ten requests by a third and more, in good and in bad
+//! luck. While nothing is cut, being wrong for a moment costs little and being late costs latency,
+//! so luck is not weighed. Beside a level that has been cut for a while it is the other way round:
+//!
+//! - A level above that has fitted all the while goes on to, whatever a queue looks like, until the
+//!   long average or far more than luck says otherwise: those below leave it room meanwhile.
+//! - The level that is cut fits again if the long average says so, or if what comes lately is less
+//!   than by luck. Else a lull of a few requests would let it fill the queue for those above.
 
 use super::ShedConfig;
 use crate::average::Rates;
@@ -24,6 +33,17 @@ const TAU_MAX: f64 = 60.0;
 const PLAIN: f64 = 1.3;
 /// …and the queue is plainly long from this multiple of what it should be.
 const LONG: f64 = 3.0;
+/// Who has fitted beside a level that was cut for so many times what the long average is over is
+/// known to fit…
+const SETTLED: f64 = 2.0;
+/// …and stops to by what comes lately only if that is so many standard deviations more than usual:
+/// luck of that kind comes once in a million looks.
+const LUCK_ABOVE: f64 = 6.0;
+/// Else so many are more than luck, and so many less: one look in forty.
+const LUCK: f64 = 2.0;
+/// So many less, and what was is over: the long average goes on from what comes lately. Such a lull
+/// comes once in a thousand looks.
+const OVER: f64 = 3.0;
 /// Levels fit if they leave this share of the capacity free…
 const MARGIN: f64 = 0.05;
 /// …and this much more for every set point's worth that waits beyond the first, so that a queue
@@ -55,6 +75,11 @@ pub(super) struct Demand {
     within: [f64; LEVELS],
     /// The levels that fitted when last looked at.
     fitted: [bool; LEVELS],
+    /// What comes lately has a variance of this times what comes.
+    grain: f64,
+    /// For how long each level has fitted beside one that is cut, over what the long average is
+    /// over.
+    fitted_for: [f64; LEVELS],
 }
 
 impl Demand {
@@ -68,16 +93,20 @@ impl Demand {
             moment: core::array::from_fn(|_| Rates::new(OVER_TAU, now)),
             within: [1.0; LEVELS],
             fitted: [true; LEVELS],
+            grain: 0.0,
+            fitted_for: [0.0; LEVELS],
         }
     }
 
     /// `offered` came since the last call, `over` of it from customers who are over their quota;
-    /// one request takes the task `one` seconds of its time.
+    /// one request takes the task `one` seconds of its time, and is estimated at `estimate`. `cut`
+    /// is the highest level that was cut meanwhile, if any was, and for how long.
     pub(super) fn observe(
         &mut self,
         offered: &[Cost; LEVELS],
         over: &[Cost; LEVELS],
-        one: f64,
+        (one, estimate): (f64, f64),
+        cut: Option<(usize, Duration)>,
         now: Timestamp,
     ) {
         let tau = |least: Duration, requests: f64| {
@@ -85,10 +114,26 @@ impl Demand {
             least.max(enough.unwrap_or_default())
         };
         let taus = [tau(self.tau, REQUESTS), tau(self.tau_lately, REQUESTS_LATELY)];
+        for (level, fitted_for) in self.fitted_for.iter_mut().enumerate() {
+            *fitted_for = match cut {
+                Some((cut, time)) if cut < level => {
+                    *fitted_for + time.as_secs_f64() / taus[0].as_secs_f64()
+                }
+                _ => 0.0,
+            };
+        }
         let amounts = offered.map(|cost| cost.as_nanos() as f64);
         for (i, rates) in [&mut self.long, &mut self.lately].into_iter().enumerate() {
             rates.set_tau(taus[i]);
             self.rates[i] = rates.add_since_last(amounts, now);
+        }
+        self.grain = estimate / (2.0 * taus[1].as_secs_f64());
+        let [long, lately] = &mut self.rates;
+        for (level, (long, lately)) in long.iter_mut().zip(lately).enumerate() {
+            if *lately < *long - OVER * (*long * self.grain).sqrt() {
+                self.long.scale(level, *lately / *long);
+                *long = *lately;
+            }
         }
         let over = over.map(|cost| cost.as_nanos() as f64);
         let moment = tau(OVER_TAU, OVER_REQUESTS);
@@ -117,6 +162,11 @@ impl Demand {
         self.rates[0][level].min(self.rates[1][level])
     }
 
+    /// Whether each level has fitted beside one that is cut for so long that it is known to.
+    pub(super) fn settled(&self) -> [bool; LEVELS] {
+        self.fitted_for.map(|time| time >= SETTLED)
+    }
+
     /// What each level asks for over the capacity, over the longer time: what comes lately is no
     /// measure of what will.
     pub(super) fn over(&self, capacity: f64) -> [f64; LEVELS] {
@@ -129,17 +179,34 @@ impl Demand {
     }
 
     /// Whether each level fits into the capacity together with all above it, and what the lowest
-    /// that does and all above it ask for. `queue` is what waits, as a multiple of what should.
-    pub(super) fn fits(&mut self, capacity: f64, queue: f64) -> ([bool; LEVELS], f64) {
+    /// that does and all above it ask for. `queue` is what waits, as a multiple of what should;
+    /// `cut` the highest level that did not fit so far.
+    pub(super) fn fits(
+        &mut self,
+        capacity: f64,
+        queue: f64,
+        cut: Option<usize>,
+    ) -> ([bool; LEVELS], f64) {
         let margin = (MARGIN + MARGIN_PER_QUEUE * (queue - 1.0)).clamp(MARGIN, MARGIN_MAX);
         let (mut long, mut lately, mut asked) = (0.0, 0.0, 0.0);
-        let mut all_above = true;
+        let (settled, mut all_above) = (self.settled(), true);
         for level in (0..LEVELS).rev() {
             long += self.rates[0][level];
             lately += self.rates[1][level];
-            let sum = if queue > LONG { lately } else { f64::min(long, lately) };
-            let margin = if self.fitted[level] { margin } else { MARGIN_AGAIN.max(margin) };
-            all_above &= lately < PLAIN * capacity && sum <= capacity * (1.0 - margin);
+            let deviation = (long * self.grain).sqrt();
+            let fitted = self.fitted[level];
+            let known = fitted && settled[level] && cut.is_some_and(|cut| cut < level);
+            let (plain, sum) = if known {
+                (long + LUCK_ABOVE * deviation, f64::min(long, lately))
+            } else if !fitted && lately >= long - LUCK * deviation {
+                (0.0, long)
+            } else {
+                let sudden = queue > LONG && lately > long + LUCK * deviation;
+                (0.0, if sudden { lately } else { f64::min(long, lately) })
+            };
+            let margin = if fitted { margin } else { MARGIN_AGAIN.max(margin) };
+            let plain = plain.max(PLAIN * capacity);
+            all_above &= lately < plain && sum <= capacity * (1.0 - margin);
             self.fitted[level] = all_above;
             if all_above {
                 asked = sum;
@@ -159,5 +226,58 @@ impl Demand {
     /// Nothing is shed any more.
     pub(super) fn reset(&mut self) {
         self.fitted = [true; LEVELS];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(10);
+    /// Requests of ten milliseconds, on one CPU: the averages are over a second and a tenth.
+    const ONE: (f64, f64) = (0.01, 1e7);
+    const CAPACITY: f64 = 1e9;
+
+    struct Offers {
+        demand: Demand,
+        now: Timestamp,
+        cut: Option<usize>,
+    }
+
+    impl Offers {
+        /// So many CPUs are asked for by level, for so many ticks, with a queue as it should be.
+        fn hold(&mut self, ticks: u32, cpus: [f64; LEVELS]) -> Option<usize> {
+            for _ in 0..ticks {
+                self.now += TICK;
+                let offered = cpus.map(|cpus| Cost::from_nanos((cpus * 1e7) as u64));
+                let cut = self.cut.map(|cut| (cut, TICK));
+                self.demand.observe(&offered, &[Cost::ZERO; LEVELS], ONE, cut, self.now);
+                let (fits, _) = self.demand.fits(CAPACITY, 1.0, self.cut);
+                self.cut = (0..LEVELS).rev().find(|&level| !fits[level]);
+            }
+            self.cut
+        }
+    }
+
+    /// A burst of 1.4 to 1.5 times the capacity, by what comes lately, is plain, but within six
+    /// standard deviations of what is usual. It stops a level that fits only if that has not fitted
+    /// for long beside one that is cut.
+    #[test]
+    fn a_level_is_known_to_fit_once_it_has_fitted_for_long() {
+        let calm = [3.0, 0.0, 0.5, 0.1];
+        let burst = [3.0, 0.0, 2.5, 0.1];
+        // What CRITICAL asks for before, for how many ticks it then fits, and what is cut in the
+        // burst: it was cut itself until then, or something else was.
+        let table = [(2.0, 1, Some(2)), (2.0, 99, Some(2)), (2.0, 250, Some(0)), (0.5, 1, Some(0))];
+        for (before, ticks, expected) in table {
+            let demand = Demand::new(&ShedConfig::default(), Timestamp::ZERO);
+            let mut offers = Offers { demand, now: Timestamp::ZERO, cut: None };
+            let cut = offers.hold(300, [3.0, 0.0, before, 0.1]);
+            assert_eq!(cut, Some(if before > 1.0 { 2 } else { 0 }));
+            let fits = (0..300).position(|_| offers.hold(1, calm) == Some(0));
+            assert!(fits.is_some(), "{before}");
+            offers.hold(ticks, calm);
+            assert_eq!(offers.hold(6, burst), expected, "{before}, fitting for {ticks}");
+        }
     }
 }

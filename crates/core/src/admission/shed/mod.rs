@@ -19,7 +19,8 @@
 //! **What fits is not shed.** Bad luck makes queues, too. As long as the levels from the top down
 //! to some level ask for less than the capacity (see `demand`), none of them is cut to make a queue
 //! shorter: it will get shorter by itself. At the very most some multiple of what should wait may
-//! wait for them as well, so that a surge is limited before it is noticed.
+//! wait for them as well, so that a surge is limited before it is noticed; and while a lower level
+//! is cut, what fits has room of its own above it.
 //!
 //! **Who is over goes first.** A customer who has rested may use at once what it has saved, and
 //! that may be more than there is. Where those of its criticality who keep within their quotas
@@ -59,6 +60,7 @@ use capacity::Capacity;
 use core::time::Duration;
 use demand::Demand;
 use flight::{Flight, Queue};
+use limits::{ROOM, Unit};
 
 const LEVELS: usize = Criticality::COUNT;
 
@@ -80,17 +82,10 @@ const BOOST_MAX: f64 = 1e6;
 const BUSY_FROM: f64 = 0.5;
 /// And what a request takes by itself is learnt while less than this share of a queue waits.
 const FREE_BELOW: f64 = 0.1;
-/// At the very most so much may wait, as a multiple of what should, by criticality. Calm traffic of
-/// exponential work on one CPU at 0.7 finds the lowest limit reached four times in ten thousand
-/// (0.7^22), the highest once in a hundred thousand; a surge reaches them in no time.
-const ROOM: [f64; LEVELS] = [4.0, 4.5, 5.0, 6.0];
 /// As long as no level is cut so much may wait in any case, in seconds: a queue that is gone in two
 /// ticks is gone before anything could be done about it. Where requests are short, it is a
 /// fan-out's.
 const ROOM_TIME: f64 = 0.02;
-/// …and while something is shed: lower levels leave the queue short, so that levels which fit do
-/// not come near this.
-const ROOM_SURGE: [f64; LEVELS] = [3.0, 3.5, 4.0, 5.0];
 /// While nothing is cut, customers who are over their quotas may find as much as the level below:
 /// between two levels, so that neither order is upset.
 const ROOM_OVER: [f64; LEVELS] = [3.5, ROOM[0], ROOM[1], ROOM[2]];
@@ -112,6 +107,17 @@ const TICK_MAX: Duration = Duration::from_millis(100);
 const DEGRADE_RELEASE: f64 = 0.75;
 /// …and not before this long, so that cheaper answers do not switch themselves off at once.
 const DEGRADE_HOLD: Duration = Duration::from_secs(1);
+
+/// Requests that were done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Done {
+    /// How many.
+    pub requests: u64,
+    /// What was estimated for them.
+    pub estimated: Cost,
+    /// What they did cost.
+    pub worked: Cost,
+}
 
 /// What happened since the last tick.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -138,6 +144,8 @@ pub struct Facts {
     pub completed: Cost,
     /// What they did cost; as estimated, where nobody measures.
     pub worked: Cost,
+    /// The part of those three that is of degraded answers.
+    pub degraded: Done,
     /// Estimated cost of what is in flight now.
     pub inflight: Cost,
     /// Whether refusals are only counted: then what is in flight says nothing about what would be.
@@ -283,7 +291,9 @@ impl Shedder {
         let (request, cpus) = (self.capacity.request(), self.capacity.cpus());
         let one = request.map_or(0.0, |request| request / cpus);
         let one = if one.is_finite() { one } else { 0.0 };
-        self.demand.observe(&facts.offered, &facts.over, one, now);
+        let cut = self.cut.map(|cut| (cut, elapsed));
+        let one = (one, self.capacity.estimate());
+        self.demand.observe(&facts.offered, &facts.over, one, cut, now);
 
         let known = self.capacity.get(busy, now);
         let queue = match (known, request) {
@@ -393,7 +403,7 @@ impl Shedder {
         let capacity = look.capacity;
         let waiting = look.signals.instant.get() / self.set_point();
         let waiting = if self.by_signals { self.waiting.max(waiting) } else { self.waiting };
-        let (mut fits, mut asked) = self.demand.fits(capacity, waiting);
+        let (mut fits, mut asked) = self.demand.fits(capacity, waiting, self.cut);
         // What fits into the CPUs may be too much for what the signals measure.
         let signals = look.signals.utilization.get();
         if self.by_signals && signals >= self.config.thresholds[0] {
@@ -416,10 +426,17 @@ impl Shedder {
             return self.shares(facts, look, fits, asked);
         };
         let queue = Queue { busy: queue.busy * self.boost, ..queue };
-        let queues = limits::queues(self.demand.over(capacity), cut);
+        let over = self.demand.over(capacity);
+        let queues = limits::queues(over, cut);
+        let most = core::array::from_fn(|level| self.demand.most(level) / capacity);
+        let unit = Unit {
+            one: self.capacity.estimate() / queue.unit,
+            elsewhere: queue.slack / self.config.slack.get() / queue.unit,
+        };
+        let rooms = limits::rooms(over, most, unit, cut, self.demand.settled());
         for level in 0..LEVELS {
             limit[level] = if level > cut {
-                queue.limit(ROOM_SURGE[level])
+                queue.limit(rooms[level])
             } else {
                 queue.limit(queues[level] * self.config.thresholds[level])
             };

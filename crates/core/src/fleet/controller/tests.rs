@@ -1,4 +1,5 @@
 use super::*;
+use crate::fleet::entry::Entry;
 use crate::fleet::fail_static::{FailStatic, Silence, Standing};
 use crate::units::Ratio;
 use core::time::Duration;
@@ -8,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod claims;
 
+const NOTHING: [Usage; 0] = [];
 const SECOND: Duration = Duration::from_secs(1);
 /// Hold for 10 s, then fade: a lease of 17 s.
 const SILENCE: Silence = Silence { hold: Duration::from_secs(10), tau: SECOND };
@@ -355,22 +357,28 @@ impl World {
         let ledger = &self.fleet.ledger;
         let slot = ledger.slot(self.tasks[task].id?)?;
         let place = ledger.find(slot, CustomerId::new(customer), &mut 0).ok()?;
-        Some(ledger.customers[customer].entries[place].counted(ledger.tasks[slot].acked))
+        let customer = &ledger.customers[customer];
+        Some(customer.counted(&customer.entries[place], ledger.tasks[slot].acked))
     }
 
     fn counted_in_all(&self, customer: usize) -> [u128; 4] {
-        self.in_all(customer, Entry::counted)
+        self.in_all(customer, Customer::counted)
     }
 
     fn claimed_in_all(&self, customer: usize) -> [u128; 4] {
-        self.in_all(customer, Entry::claimed)
+        self.in_all(customer, Customer::claimed)
     }
 
-    fn in_all(&self, customer: usize, part: impl Fn(&Entry, u64) -> Levels) -> [u128; 4] {
+    fn in_all(
+        &self,
+        customer: usize,
+        part: impl Fn(&Customer, &Entry, u64) -> Levels,
+    ) -> [u128; 4] {
         let ledger = &self.fleet.ledger;
+        let customer = &ledger.customers[customer];
         let mut sum = [0; 4];
-        for entry in &ledger.customers[customer].entries {
-            let part = part(entry, ledger.tasks[entry.task as usize].acked);
+        for entry in &customer.entries {
+            let part = part(customer, entry, ledger.tasks[entry.task as usize].acked);
             for l in 0..4 {
                 sum[l] += u128::from(part[l]);
             }
@@ -549,7 +557,7 @@ fn a_task_that_leaves_frees_its_grants_at_once() {
     world.want(0, 1, [0, 0, 0, 500]);
     world.round();
     assert_eq!(world.totals(1), [100]);
-    assert_eq!(world.fleet.report(gone.id.unwrap(), None, &[], world.now), Err(NotJoined));
+    assert_eq!(world.fleet.report(gone.id.unwrap(), None, NOTHING, world.now), Err(NotJoined));
 }
 
 #[test]
@@ -729,7 +737,7 @@ fn tables_have_their_sizes_and_strangers_share_the_default() {
         usage(CustomerId::new(99)),
         usage(fleet.customer("b")),
     ];
-    let answer = fleet.report(task, None, &usages, now).unwrap();
+    let answer = fleet.report(task, None, usages, now).unwrap();
     assert_eq!(answer, Answer { renewed: true, dropped: 1 });
     fleet.tick(now, &mut Vec::new());
     assert_eq!(fleet.status(CustomerId::DEFAULT).unwrap().demand, rates([4; 4]));
@@ -809,7 +817,7 @@ fn a_task_that_does_not_acknowledge_is_not_renewed() {
     for secs in 100..130 {
         let now = Timestamp::from_secs(secs);
         let forged = Generation { epoch: 9, number: u64::MAX };
-        let answer = fleet.report(id, Some(forged), &[usage], now);
+        let answer = fleet.report(id, Some(forged), [usage], now);
         // The grant goes out at 100, 5 s of patience, the lease of 17 s from then on.
         match secs {
             100..=105 => assert!(answer.unwrap().renewed, "{secs}"),
@@ -990,7 +998,7 @@ impl World {
                     let has = Some(Limits::clamped(rates(has)));
                     let customer = CustomerId::new(customer);
                     let usage = Usage { customer, used: nothing, demand: nothing, has };
-                    assert!(self.fleet.report(liar, None, &[usage], self.now).unwrap().renewed);
+                    assert!(self.fleet.report(liar, None, [usage], self.now).unwrap().renewed);
                 }
             }
             Operation::Weigh { task, weight } => {

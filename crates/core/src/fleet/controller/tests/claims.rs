@@ -36,7 +36,7 @@ impl Honest {
     ) -> bool {
         let rates = [CostRate::ZERO, CostRate::ZERO, cpus(wants), CostRate::ZERO];
         let usage = Usage { customer, used: rates, demand: rates, has: None };
-        fleet.report(self.id, self.acked, &[usage], now).is_ok_and(|answer| answer.renewed)
+        fleet.report(self.id, self.acked, [usage], now).is_ok_and(|answer| answer.renewed)
     }
 
     fn take(&mut self, changes: &[Change]) {
@@ -64,7 +64,7 @@ fn an_id_of_another_leader_is_nobodys() {
     let mut second = Fleet::new(FleetConfig::default(), 2, Limits::ZERO, now).unwrap();
     let stale = first.join("a", 1, now).unwrap();
     let fresh = second.join("b", 1, now).unwrap();
-    assert_eq!(second.report(stale, None, &[], now), Err(NotJoined));
+    assert_eq!(second.report(stale, None, NOTHING, now), Err(NotJoined));
     assert_eq!(TaskId::from_parts(fresh.epoch(), fresh.number()), fresh);
     assert_eq!(TaskId::from_parts(1, fresh.number()), stale);
 }
@@ -156,7 +156,7 @@ fn a_claim_after_learning_does_not_freeze_the_customer() {
                 let nothing = [CostRate::ZERO; 4];
                 let has = Some(Limits::UNLIMITED);
                 let usage = Usage { customer, used: nothing, demand: nothing, has };
-                assert!(fleet.report(liar, None, &[usage], now).unwrap().renewed);
+                assert!(fleet.report(liar, None, [usage], now).unwrap().renewed);
             }
         }
         let wants = if second < 20 { 1.0 } else { 9.0 };
@@ -178,7 +178,7 @@ fn claims_count_for_half_of_the_limit_together() {
         let nothing = [CostRate::ZERO; 4];
         let usage =
             Usage { customer, used: nothing, demand: nothing, has: Some(Limits::UNLIMITED) };
-        assert!(fleet.report(liar, None, &[usage], now).unwrap().renewed);
+        assert!(fleet.report(liar, None, [usage], now).unwrap().renewed);
     }
     let mut honest = Honest::join(&mut fleet, "honest", 1, now);
     for second in 1..=120 {
@@ -242,5 +242,57 @@ proptest! {
         let places = f64::from(weight_max) * liars.len() as f64 + 1.0;
         let (found, least) = (tasks[0].0.has.whole(), 0.97 * 10.0 / places);
         prop_assert!(found.as_cpus() >= least, "{found} of at least {least}");
+    }
+}
+
+/// Rounds in which the first wants twenty CPUs and the other one.
+fn settle(fleet: &mut Fleet, customer: CustomerId, tasks: [&mut Honest; 2], from: Timestamp) {
+    let [first, other] = tasks;
+    for round in 0..40 {
+        let now = from + Duration::from_millis(250 * round);
+        if round % 4 == 0 {
+            first.report(fleet, customer, 20.0, now);
+            other.report(fleet, customer, 1.0, now);
+        }
+        let mut changes = Vec::new();
+        fleet.tick(now, &mut changes);
+        first.take(&changes);
+        other.take(&changes);
+    }
+}
+
+#[test]
+fn a_later_leader_of_a_zone_takes_the_place_of_the_one_before() {
+    // By the election before there is a cut until the lease ends, as for any process.
+    for (reign, keeps) in [(6, true), (5, false), (0, false)] {
+        let (mut fleet, customer, now) = fleet(10.0);
+        let mut zone = Honest::join(&mut fleet, "zone", 1, now);
+        fleet.set_reign(zone.id, 5);
+        let mut other = Honest::join(&mut fleet, "other", 1, now);
+        settle(&mut fleet, customer, [&mut zone, &mut other], now);
+        let had = zone.has.whole();
+        assert!(had > cpus(8.0), "{had}");
+        let now = now + Duration::from_secs(11);
+        assert_eq!(fleet.succeed("nobody", 9, 1, now), None);
+        assert_eq!(fleet.succeed("other", 9, 1, now), None, "who stands for itself has no place");
+        let place = fleet.succeed("zone", reign, 1, now);
+        assert_eq!(place, keeps.then_some(zone.id), "{reign}");
+        assert_eq!(fleet.reign("zone"), if keeps { 6 } else { 5 });
+        let id = place.unwrap_or_else(|| fleet.join("zone", 1, now).unwrap());
+        let mut later = Honest { id, acked: None, has: Limits::ZERO };
+        let mut changes = Vec::new();
+        fleet.tick(now, &mut changes);
+        later.take(&changes);
+        if keeps {
+            assert!(later.has.whole() >= had, "{} of {had}", later.has.whole());
+        }
+        settle(&mut fleet, customer, [&mut later, &mut other], now);
+        assert_eq!(later.has.whole() > cpus(8.0), keeps, "{}", later.has.whole());
+        let counted = fleet.status(customer).unwrap().counted[3];
+        assert!(counted <= cpus(10.0), "{counted}");
+        if keeps {
+            let late = fleet.report(zone.id, zone.acked, NOTHING, now + SECOND);
+            assert!(late.is_ok(), "whose stream it is only the server of streams can say");
+        }
     }
 }

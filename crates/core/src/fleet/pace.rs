@@ -1,0 +1,136 @@
+//! When a leader does which part of a round.
+//!
+//! A round looks at every pair of task and customer of which something has changed. In a large
+//! fleet that is all of them, every time: a million pairs take a tenth of a second and more. Done
+//! at once it would keep reports waiting for as long, and have all tasks told in one burst. So a
+//! round has steps of a millisecond or two, with pauses between them:
+//!
+//! ```text
+//! pause after a step    three times what it took, but no more than the round can afford
+//! a round may last      four times what the last one took, 2/5 of a report's interval at most
+//! rounds begin          so often, but not more often than was configured
+//! ```
+//!
+//! A report that arrives in the middle of one round is answered at the end of the next, which has
+//! taken all of it into account: within 4/5 of its interval however large the fleet, as long as
+//! the machine can do the work at all.
+//!
+//! **When it is wrong.** A fleet that is too much for the machine makes rounds longer than they may
+//! be. Half of the time is left for reports even then: limits come later, and nobody is lost.
+
+use core::time::Duration;
+
+/// Of a step's own time, for others after it.
+const PAUSE: u32 = 3;
+/// A fleet of which a round costs more than this part of a report's interval keeps its leader busy.
+/// A message costs as much as ten pairs, so it is best told in few.
+const BUSY: u32 = 16;
+
+/// Decides when the next step is.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    round_every: Duration,
+    /// The most that a round may last, if the machine can do it.
+    round_max: Duration,
+    busy_from: Duration,
+    /// What the steps of this round took, and all of the last.
+    cost: Duration,
+    last: Duration,
+}
+
+impl Pace {
+    /// Rounds begin every `round_every` or less often, and tasks report every `report_every`.
+    pub fn new(round_every: Duration, report_every: Duration) -> Self {
+        Self {
+            round_every,
+            round_max: report_every * 2 / 5,
+            busy_from: report_every / BUSY,
+            cost: Duration::ZERO,
+            last: Duration::ZERO,
+        }
+    }
+
+    /// How long rounds are to last.
+    fn span(&self) -> Duration {
+        self.last.max(self.cost).saturating_mul(PAUSE + 1).min(self.round_max)
+    }
+
+    /// A step took so long. It was one of some `steps`, of which so many are `done`, and the round
+    /// began `since`. Returns how long to pause.
+    pub fn step(&mut self, took: Duration, since: Duration, done: usize, steps: usize) -> Duration {
+        self.cost = self.cost.saturating_add(took);
+        let share = done as f64 / steps.max(done).max(1) as f64;
+        let due = self.span().mul_f64(share).saturating_sub(since);
+        took.saturating_mul(PAUSE).min(due.max(took))
+    }
+
+    /// The step was the last of its round. Returns how long to pause until the next begins.
+    pub fn end(&mut self, took: Duration, since: Duration) -> Duration {
+        self.last = self.cost.saturating_add(took);
+        self.cost = Duration::ZERO;
+        self.span().max(self.round_every).saturating_sub(since).max(took)
+    }
+
+    /// Whether rounds cost so much that messages to tasks are best saved.
+    pub fn is_busy(&self) -> bool {
+        self.last > self.busy_from
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_small_fleet_has_its_rounds_when_they_are_due() {
+        let mut pace = Pace::new(ms(250), ms(1_000));
+        assert_eq!(pace.end(ms(2), ms(2)), ms(248));
+        assert!(!pace.is_busy());
+        // Late, as something else took long.
+        assert_eq!(pace.end(ms(2), ms(300)), ms(2));
+    }
+
+    #[test]
+    fn the_steps_of_a_large_one_are_spread() {
+        let mut pace = Pace::new(ms(250), ms(1_000));
+        // A hundred steps of 2 ms each: after two hundred they would be done in 400 ms.
+        let mut now = Duration::ZERO;
+        for done in 1..100 {
+            now += ms(2);
+            now += pace.step(ms(2), now, done, 100);
+        }
+        now += ms(2);
+        // Nobody knew how long it would be: four times the cost so far, and that is the most.
+        assert!(now > ms(390) && now <= ms(402), "{now:?}");
+        assert!(pace.end(ms(2), now) <= ms(10));
+        assert!(pace.is_busy());
+        let mut now = Duration::ZERO;
+        for done in 1..100 {
+            now += ms(2);
+            now += pace.step(ms(2), now, done, 100);
+        }
+        assert!(now > ms(390) && now <= ms(402), "{now:?}");
+    }
+
+    #[test]
+    fn a_fleet_that_is_too_large_leaves_half_of_the_time_for_reports() {
+        let mut pace = Pace::new(ms(250), ms(1_000));
+        let mut now = Duration::ZERO;
+        for done in 1..1_000 {
+            now += ms(2);
+            now += pace.step(ms(2), now, done, 1_000);
+        }
+        assert!(now >= ms(3_990) && now <= ms(4_100), "{now:?}");
+    }
+
+    #[test]
+    fn steps_that_were_not_foreseen_do_no_harm() {
+        let mut pace = Pace::new(ms(250), ms(1_000));
+        assert_eq!(pace.step(ms(1), ms(1), 5, 0), ms(3));
+        assert_eq!(pace.step(Duration::MAX, Duration::MAX, 5, 0), Duration::MAX);
+    }
+}
