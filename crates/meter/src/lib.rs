@@ -18,6 +18,10 @@
 //!    explains (the runtime, timers, the kernel's part of `epoll`) is to be published, and costs
 //!    scaled by it.
 //! 4. [`machine`]: how fast this machine is, as a number to compare machines by.
+//! 5. [`monotonic`](monotonic()): the system's clock, by the same counter where that is trusted.
+//!
+//! And, as this is the one crate with unsafe code, [`lend`](lend()): wakers for polls in which
+//! nobody keeps one.
 //!
 //! ```
 //! use tidegate_meter::{Account, current};
@@ -46,15 +50,20 @@ mod clock;
 #[allow(unsafe_code)]
 mod current;
 mod ledger;
+#[allow(unsafe_code)]
+mod lend;
 pub mod machine;
 mod meter;
 mod metered;
+mod monotonic;
 mod probe;
 mod sys;
 mod totals;
 
 pub use account::{Account, Scope, current, with_current};
+pub use lend::{Lend, lend};
 pub use meter::{Kind, Meter};
 pub use metered::Metered;
+pub use monotonic::monotonic;
 pub use probe::Probe;
 pub use totals::Totals;
