@@ -131,6 +131,7 @@ const WRONG: &[(&str, &str)] = &[
     ("success: web", "success: web, failed: web"),
     (", at_least: 99%", ""),
     ("at_least: 99%", "at_least: 99% or so"),
+    ("at_least: 99%", "at_least: 99"),
     ("at_least: 99%", "at_least: 99%, at_most: 50%"),
     ("success: web, during: calm, at_least: 99%", "goodput: web, at_least: 0.9"),
     ("success: web, during: calm, at_least: 99%", "goodput: web, at_least: 9%, at_most: 100/s"),

@@ -6,6 +6,7 @@ use super::log::Look;
 use super::spec::{AdmissionSpec, ServiceSpec, TaskSpec};
 use core::time::Duration;
 use std::sync::Arc;
+use tidegate_core::admission::pace::{Looks, Pace};
 use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request, Seen};
 use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::average::Rate;
@@ -43,12 +44,15 @@ pub(crate) struct Protection {
     load: LoadAverage,
     costs: CostLane,
     lane: Lane,
+    looks: Looks,
     control: Box<Control>,
 }
 
 #[derive(Debug)]
 struct Control {
     controller: Controller,
+    pace: Pace,
+    looked: Timestamp,
     signals: Signals,
     load_signal: SignalId,
     /// The signal of busy cores, and what it is worked out from.
@@ -87,8 +91,8 @@ pub(crate) struct Backend {
     pub(crate) spec: TaskSpec,
     /// Its place among the tasks of its service.
     pub(crate) index: usize,
-    /// How often its controller looks.
-    pub(crate) look_every: Duration,
+    /// How often its controller looks; that of tidegate, where it matters.
+    look_every: Duration,
     meters: Box<Meters>,
     /// Busy core-seconds until the last whole second.
     pub(crate) busy_written: f64,
@@ -98,6 +102,16 @@ pub(crate) struct Backend {
 pub(crate) enum Welcome {
     Admitted { permit: Option<Permit>, degrade: bool },
     Refused(Rejection),
+}
+
+/// What a controller's look comes to.
+pub(crate) struct Looked {
+    /// What goes with every answer from now on.
+    pub(crate) report: LoadReport,
+    /// What it saw, if it is tidegate's.
+    pub(crate) look: Option<Look>,
+    /// When it looks again.
+    pub(crate) next: Timestamp,
 }
 
 impl Backend {
@@ -136,6 +150,21 @@ impl Backend {
             }),
             busy_written: 0.0,
         })
+    }
+
+    /// Its controller looks at `at` for the first time.
+    pub(crate) fn first_look(&mut self, at: Timestamp) {
+        if let Guard::Tidegate(protection) = &mut self.guard {
+            protection.looks = Looks::new(at);
+        }
+    }
+
+    /// Whether a look that was planned for `now` is still to be then.
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        match &self.guard {
+            Guard::Tidegate(protection) => protection.looks.due() == now,
+            Guard::Nobody | Guard::Contender(_) => true,
+        }
     }
 
     pub(crate) fn gate(&self) -> Option<&Arc<AdmissionGate>> {
@@ -205,7 +234,8 @@ impl Backend {
         }
     }
 
-    /// An attempt has arrived.
+    /// An attempt has arrived. Gives also when the controller is to look, if that is sooner than it
+    /// would have.
     pub(crate) fn welcome(
         &mut self,
         criticality: Criticality,
@@ -214,31 +244,36 @@ impl Backend {
         deadline: Timestamp,
         now: Timestamp,
         rng: &mut SeededRng,
-    ) -> Welcome {
+    ) -> (Welcome, Option<Timestamp>) {
         let protection = match &mut self.guard {
             Guard::Tidegate(protection) => protection,
             Guard::Contender(contender) => {
                 if contender.offer(criticality, now, rng) {
-                    return Welcome::Admitted { permit: None, degrade: false };
+                    return (Welcome::Admitted { permit: None, degrade: false }, None);
                 }
                 let (reason, advice) = (Reason::Overloaded, Advice::RetryElsewhere);
-                return Welcome::Refused(Rejection { reason, advice, criticality, cause: None });
+                let rejection = Rejection { reason, advice, criticality, cause: None };
+                return (Welcome::Refused(rejection), None);
             }
-            Guard::Nobody => return Welcome::Admitted { permit: None, degrade: false },
+            Guard::Nobody => return (Welcome::Admitted { permit: None, degrade: false }, None),
         };
-        let cost = protection.costs.estimate(customer, MethodId(0));
+        let method = MethodId(0).answering(protection.lane.degrades(criticality));
+        let cost = protection.costs.estimate(customer, method);
         let request =
             Request::new(criticality, cost).customer(customer).attempt(attempt).deadline(deadline);
-        match protection.lane.admit(&request, now, rng) {
+        let sooner = protection.looks.came(cost, now);
+        let welcome = match protection.lane.admit(&request, now, rng) {
             Decision::Admit(permit) => {
                 let degrade = permit.degrade();
                 Welcome::Admitted { permit: Some(permit), degrade }
             }
             Decision::Reject(rejection) => Welcome::Refused(rejection),
-        }
+        };
+        (welcome, sooner)
     }
 
-    /// An admitted attempt is done, having cost `cost`; `asked` if anybody still waits.
+    /// An admitted attempt is done, having cost `cost`; `asked` if anybody still waits. Its permit
+    /// says of which kind the answer was.
     pub(crate) fn complete(
         &mut self,
         permit: Option<Permit>,
@@ -250,7 +285,8 @@ impl Backend {
         match &mut self.guard {
             Guard::Tidegate(protection) => {
                 if let Some(permit) = permit {
-                    protection.costs.record(customer, MethodId(0), cost);
+                    let method = MethodId(0).answering(permit.degrade());
+                    protection.costs.record(customer, method, cost);
                     protection.lane.complete(permit, cost, now);
                 }
             }
@@ -283,8 +319,8 @@ impl Backend {
         }
     }
 
-    /// The controller looks. Returns what goes with every answer from now on, and what it saw.
-    pub(crate) fn tick(&mut self, number: u32, now: Timestamp) -> (LoadReport, Option<Look>) {
+    /// The controller looks.
+    pub(crate) fn tick(&mut self, number: u32, now: Timestamp) -> Looked {
         let busy = self.cpu.busy(now);
         let meters = &mut *self.meters;
         meters.busy.add_since_last((busy - meters.busy_seen).max(0.0), now);
@@ -298,16 +334,17 @@ impl Backend {
             cpu_utilization: meters.busy.per_second(now) / self.spec.cores,
             ..LoadReport::default()
         };
+        let evenly = Looked { report, look: None, next: now + self.look_every };
         let active = self.cpu.active();
         let protection = match &mut self.guard {
             Guard::Tidegate(protection) => protection,
             Guard::Contender(contender) => {
                 contender.tick(active, now);
-                return (report, None);
+                return evenly;
             }
-            Guard::Nobody => return (report, None),
+            Guard::Nobody => return evenly,
         };
-        let Protection { lane, load, control, .. } = protection;
+        let Protection { lane, load, looks, control, .. } = protection;
         let instant = active as f64 / self.spec.cores;
         let load = load.record(active as u64, now);
         let signals = &mut control.signals;
@@ -326,7 +363,10 @@ impl Backend {
         let seen = Seen::new(signals.reading(now)).beyond_cpu(signals.beyond_cpu(now));
         let seen = seen.load(instant).load_least(least).used(used);
         let plan = control.controller.tick(lane.gate(), seen, now);
-        (report, Some(Look { at: now, backend: number, load, plan }))
+        let elapsed = now.since(core::mem::replace(&mut control.looked, now));
+        let rest = control.pace.rest(&seen, &plan, elapsed);
+        let next = looks.looked(&control.pace, self.spec.cores, rest, now);
+        Looked { report, look: Some(Look { at: now, backend: number, load, plan }), next }
     }
 }
 
@@ -356,12 +396,18 @@ impl Protection {
         }
         let guess = Cost::from_nanos((of.work.mean() * 1e9) as u64);
         let attempts = AttemptsConfig::default();
+        // Where there are degraded answers, estimates are twice as many, and need more room not to
+        // meet in one place.
+        let estimates = if of.degraded.is_some() { 32 } else { 4 } * customers.max(1);
         Ok(Self {
             lane: gate.lane(),
+            looks: Looks::new(now),
             load: LoadAverage::new(admission.load_tau, task.cores, now)?,
-            costs: CostTable::new(4 * customers.max(1), guess).lane(),
+            costs: CostTable::new(estimates, guess).lane(),
             control: Box::new(Control {
                 controller: Controller::new(shed, attempts, &gate, now),
+                pace: Pace::new(of.look_every),
+                looked: now,
                 signals,
                 load_signal,
                 cpu,

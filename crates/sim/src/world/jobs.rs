@@ -50,7 +50,11 @@ impl World {
             self.note(key, Ending::Refused { cause: None });
             return self.answer(number, key, attempt, reply);
         }
-        match backend.welcome(criticality, customer, attempt, deadline, now, rng) {
+        let (welcome, look) = backend.welcome(criticality, customer, attempt, deadline, now, rng);
+        if let Some(at) = look {
+            self.queue.push(at, Event::Tick { backend: number });
+        }
+        match welcome {
             Welcome::Refused(rejection) => {
                 bin.rejected[criticality.index()] += 1;
                 bin.reasons[column(rejection.reason)] += 1;
@@ -207,7 +211,10 @@ impl World {
         let backend = &mut self.backends[job.backend as usize];
         let asked = self.calls.get_mut(job.call).filter(|call| call.attempt == job.attempt);
         let asked = asked.map(|call| call.asked);
-        backend.complete(job.permit, job.customer, job.work, asked, self.now);
+        // Who has no degraded answers gives full ones, whatever is asked for.
+        let degrades = self.spec.services[backend.service].degraded.is_some();
+        let permit = job.permit.map(|permit| if degrades { permit } else { permit.in_full() });
+        backend.complete(permit, job.customer, job.work, asked, self.now);
         if let Some(planner) = &mut self.planners[backend.service] {
             planner.work += Duration::from_nanos(job.work.as_nanos());
             planner.jobs += 1;

@@ -34,7 +34,7 @@ use crate::queue::EventQueue;
 use crate::slab::{Key, Slab};
 use ahead::Ahead;
 use arrivals::{Asking, Wish};
-use backend::Backend;
+use backend::{Backend, Looked};
 use batch::{Batch, Item};
 use connections::Connections;
 use core::time::Duration;
@@ -375,8 +375,9 @@ impl World {
                 }
                 // Controllers do not all look at the same moment.
                 let offset = self.machines.below(of.look_every.as_nanos() as u64);
-                let number = self.backends.len() as u32;
-                self.queue.push(Timestamp::from_nanos(offset), Event::Tick { backend: number });
+                let (first, number) = (Timestamp::from_nanos(offset), self.backends.len() as u32);
+                backend.first_look(first);
+                self.queue.push(first, Event::Tick { backend: number });
                 self.factors.push(Factors { machine: 1.0, warmth: 1.0, place: 1.0 });
                 self.request_limits.push(RequestLimits::new(&self.spec, service));
                 self.reports.push(LoadReport::default());
@@ -558,9 +559,13 @@ impl World {
     /// A backend's controller looks.
     fn tick(&mut self, number: u32) {
         let backend = &mut self.backends[number as usize];
-        let (report, look) = backend.tick(number, self.now);
+        // Work that came since has made it due before.
+        if !backend.is_due(self.now) {
+            return;
+        }
+        let Looked { report, look, next } = backend.tick(number, self.now);
         self.reports[number as usize] = report;
-        self.queue.push(self.now + backend.look_every, Event::Tick { backend: number });
+        self.queue.push(next, Event::Tick { backend: number });
         if let (Some(log), Some(look)) = (&mut self.record.log, look) {
             log.looks.push(look);
         }

@@ -26,6 +26,8 @@ pub struct Story {
     /// How long requests wait for something else before they need the CPU.
     pub waits: Duration,
     pub reject_cost: Duration,
+    /// CPU time of a degraded answer as a share of a full one.
+    pub degraded: Option<f64>,
     pub admission: Option<AdmissionSpec>,
     pub patience: Duration,
     pub arrivals: Arrivals,
@@ -43,6 +45,7 @@ impl Default for Story {
             work: WorkSpec::Exponential(Duration::from_millis(5)),
             waits: Duration::ZERO,
             reject_cost: Duration::ZERO,
+            degraded: None,
             admission: Some(AdmissionSpec::default()),
             patience: Duration::from_secs(1),
             arrivals: Arrivals::Poisson,
@@ -76,6 +79,7 @@ impl Story {
                 work: self.work,
                 waits: self.waits,
                 reject_cost: self.reject_cost,
+                degraded: self.degraded,
                 admission: self.admission.clone(),
                 ..ServiceSpec::default()
             }],

@@ -305,6 +305,7 @@ fn bound(node: &Node, measure: &Measure, relative: bool) -> Result<(f64, bool), 
     let plain = |value: Result<f64, Fault>| value.map(|value| (value, false));
     match measure.unit {
         _ if relative => plain(node.portion()),
+        Unit::Share if !matches!(node.value, Value::Text(_)) => plain(share(node)),
         Unit::Share | Unit::Times => plain(node.portion()),
         Unit::Time => plain(node.duration().map(|span| span.as_secs_f64())),
         Unit::Count => plain(node.number()),
@@ -318,6 +319,17 @@ fn bound(node: &Node, measure: &Measure, relative: bool) -> Result<(f64, bool), 
             plain(node.per_second().map_err(|_| node.not(wanted)))
         }
     }
+}
+
+/// A share that is written without a percent sign. Who writes 99 means 99 %, and would wait in vain
+/// for 9,900 %.
+fn share(node: &Node) -> Result<f64, Fault> {
+    let share = node.portion()?;
+    if share > 1.0 {
+        let what = format!("`{share}` without a percent sign is {} %", share * 100.0);
+        return Err(node.wrong(what, format!("{share}%, or a share such as 0.99")));
+    }
+    Ok(share)
 }
 
 /// Reads the windows: a name and from when to when.

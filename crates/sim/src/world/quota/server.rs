@@ -77,7 +77,7 @@ impl QuotaServer {
                     Usage { customer, used: wants, demand: wants, has: Some(part) }
                 };
                 let usages: Vec<Usage> = member.held.iter().enumerate().map(usage).collect();
-                let _ = book.fleet.report(id, member.acked, &usages, clock);
+                let _ = book.fleet.report(id, member.acked, usages, clock);
             }
             for book in books.iter_mut().flatten() {
                 book.fleet.tick(clock, scratch);
