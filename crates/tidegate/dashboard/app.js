@@ -79,6 +79,10 @@ function table(caption, heads, rows) {
 
 const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
 
+/** The same with its day, where that is not today. */
+const moment = (ms) => (new Date(ms).toDateString() === new Date().toDateString() ? "" :
+  `${new Date(ms).toLocaleDateString()} `) + clock(ms);
+
 function ago(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
   if (s < 60) return `${s} s`;
@@ -186,6 +190,20 @@ const PANELS = [
       ])),
   },
   {
+    key: "overs", title: "Who was over, and when", chart: false,
+    // A quota server's own: tasks do not know of the whole fleet.
+    when: ({ overs }) => Array.isArray(overs),
+    now: ({ overs }) => `${overs.filter((o) => o.ended_ms === null).length} over now`,
+    none: (view) => view.snapshot.overs.length ? null : "Nobody was over since the server began to lead.",
+    own: (view) => table("Times that customers asked for more than their limits",
+      ["customer", "from", "to", "CPUs wanted", { text: "in words", words: true }],
+      view.snapshot.overs.map((o) => [
+        { text: o.customer, strong: o.ended_ms === null }, moment(o.began_ms),
+        o.ended_ms === null ? "goes on" : moment(o.ended_ms), cpus(o.wanted_max),
+        { text: o.sentence, words: true },
+      ])),
+  },
+  {
     key: "retries", title: "Retries", unit: "×",
     lines: () => [{ column: "amplification", label: "amplification", color: "--c5", dash: [] }],
     now: ({ retries, state }) => `${brief(retries.amplification, "×")}` +
@@ -280,28 +298,39 @@ class View {
     this.build();
   }
 
+  /** All panels that this part has by what is known of it: some have more than others. */
   build() {
-    const grid = $(".grid", this.root);
     for (const panel of PANELS) {
-      const made = $("#panel").content.firstElementChild.cloneNode(true);
-      made.dataset.panel = panel.key;
-      const title = `${this.prefix}${panel.key}-title`;
-      $("h2", made).id = title;
-      setText($("h2", made), panel.title);
-      made.setAttribute("aria-labelledby", title);
-      made.setAttribute("tabindex", "0");
-      if (panel.wide) made.classList.add("wide");
-      const shown = { made, panel, chart: null };
-      if (panel.decisions) this.buildDecisions(made);
-      else if (panel.chart === false) $(".chart", made).remove();
-      else {
-        const { unit, floor } = panel;
-        const thresholds = panel.thresholds ? () => panel.thresholds(this) : undefined;
-        shown.chart = new Chart($(".chart", made), { unit, floor, thresholds });
+      const wanted = !panel.when || (this.snapshot && panel.when(this.snapshot));
+      const shown = this.panels.get(panel.key);
+      if (wanted && !shown) this.buildPanel(panel);
+      if (!wanted && shown) {
+        shown.made.remove();
+        this.panels.delete(panel.key);
       }
-      this.panels.set(panel.key, shown);
-      grid.append(made);
     }
+  }
+
+  buildPanel(panel) {
+    const made = $("#panel").content.firstElementChild.cloneNode(true);
+    made.dataset.panel = panel.key;
+    const title = `${this.prefix}${panel.key}-title`;
+    $("h2", made).id = title;
+    setText($("h2", made), panel.title);
+    made.setAttribute("aria-labelledby", title);
+    made.setAttribute("tabindex", "0");
+    if (panel.wide) made.classList.add("wide");
+    const shown = { made, panel, chart: null };
+    if (panel.decisions) this.buildDecisions(made);
+    else if (panel.chart === false) $(".chart", made).remove();
+    else {
+      const { unit, floor } = panel;
+      const thresholds = panel.thresholds ? () => panel.thresholds(this) : undefined;
+      shown.chart = new Chart($(".chart", made), { unit, floor, thresholds });
+    }
+    const next = PANELS.slice(PANELS.indexOf(panel) + 1).find(({ key }) => this.panels.has(key));
+    this.panels.set(panel.key, shown);
+    $(".grid", this.root).insertBefore(made, next ? this.panels.get(next.key).made : null);
   }
 
   buildDecisions(made) {
@@ -345,6 +374,7 @@ class View {
       this.note({ id: `began-${snapshot.began_ms}`, at_ms: snapshot.began_ms, change: true, kind: "began", text, local: true });
     }
     this.snapshot = snapshot;
+    this.build();
     this.heard = Date.now();
     this.series.add(series);
     for (const event of events) this.note(event);
@@ -452,8 +482,12 @@ class View {
     }
     const made = this.panels.get("decisions").made;
     made.dataset.filled = "true";
-    const refused = this.events.filter((event) => !event.change).length;
-    setText($(".now", made), `${this.events.length - refused} changes, ${refused} refusals in the sample`);
+    const count = (of) => this.events.filter(of).length;
+    const changes = count((event) => event.change);
+    const refused = count((event) => event.kind === "refused");
+    const others = this.events.length - changes - refused;
+    const ended = others ? `, ${others} that ended otherwise` : "";
+    setText($(".now", made), `${changes} changes, ${refused} refusals in the sample${ended}`);
   }
 
   row(event) {

@@ -54,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) attempt: u32,
     pub(crate) degrade: bool,
+    /// Whether the handler has heard that less would do.
+    heard: AtomicBool,
     overloaded_below: AtomicBool,
     /// Whether anything was spawned for it.
     spawned: AtomicBool,
@@ -75,6 +77,7 @@ impl Context {
             deadline: None,
             attempt: 1,
             degrade: false,
+            heard: AtomicBool::new(false),
             overloaded_below: AtomicBool::new(false),
             spawned: AtomicBool::new(false),
             done: AtomicBool::new(false),
@@ -85,6 +88,19 @@ impl Context {
     fn calls_as(&self) -> Criticality {
         let index = self.calls_as.load(Ordering::Relaxed);
         Criticality::from_index(index.into()).unwrap_or(self.admitted_as)
+    }
+
+    /// Whether a cheaper answer would help; and that is heard.
+    fn degrade(&self) -> bool {
+        if self.degrade {
+            self.heard.store(true, Ordering::Relaxed);
+        }
+        self.degrade
+    }
+
+    /// Whether the handler has heard that less would do: who has not gives a full answer.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_overloaded_below(&self) -> bool {
@@ -149,14 +165,14 @@ struct Restore(Option<Criticality>);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        SAID.set(self.0);
+        SAID.with(|said| said.set(self.0));
     }
 }
 
 /// Runs `work` in which calls count as `said`; with none, as whatever the request says.
 #[inline]
 pub(crate) fn saying<R>(said: Option<Criticality>, work: impl FnOnce() -> R) -> R {
-    let _restore = Restore(SAID.replace(said));
+    let _restore = Restore(SAID.with(|before| before.replace(said)));
     work()
 }
 
@@ -222,7 +238,7 @@ pub fn remaining() -> Option<Duration> {
 
 /// Whether a cheaper answer would help: the task is close to shedding.
 pub fn degrade() -> bool {
-    with(|_, context| context.degrade).unwrap_or(false)
+    with(|_, context| context.degrade()).unwrap_or(false)
 }
 
 /// What the request has cost so far, with its children, in CPU time of the reference machine.

@@ -1,8 +1,8 @@
 //! What the task says about itself with every answer: ORCA, in band.
 //!
 //! The report of a tick is the same for all answers, so it is encoded once, when it is made
-//! (10 ms), and answers carry a copy of the header's value, which is a count of references. Only
-//! what the request itself has cost is not the same:
+//! (10 to 50 ms), and answers carry a copy of the header's value, which is a count of references.
+//! Only what the request itself has cost is not the same:
 //!
 //! ```text
 //! base64(report + cost) = base64(report) + base64(cost)      if the report is 3n bytes long
@@ -10,6 +10,10 @@
 //!
 //! which it is, as each of its numbers takes nine bytes and a number that is zero none. Protobuf
 //! lets fields be appended, so the answer's own part is 14 bytes to encode.
+//!
+//! **Over HTTP/2** a header that is new each time would be put into a table at both ends, where it
+//! pushes out what is of use and is compared with whatever comes after. So a value with a cost is
+//! marked as one that never comes again; HTTP/2's word for that is *sensitive*.
 //!
 //! Where they go: into the trailers of gRPC, or the headers if there are none. Over HTTP they go
 //! into the headers, if the request asks by `endpoint-load-metrics-format: BIN`, `JSON` or `TEXT`;
@@ -179,7 +183,9 @@ fn with_cost(encoded: &Encoded, cost: Cost) -> Option<HeaderValue> {
     let mut text = [0; TEXT_MAX];
     text.get_mut(..report.len())?.copy_from_slice(report);
     let added = STANDARD.encode_slice(cost_entry(cost), &mut text[report.len()..]).ok()?;
-    HeaderValue::from_bytes(&text[..report.len() + added]).ok()
+    let mut value = HeaderValue::from_bytes(&text[..report.len() + added]).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 #[cfg(all(test, not(feature = "loom")))]
@@ -209,7 +215,8 @@ mod tests {
             let reports = Reports::default();
             reports.publish(report.clone());
             let cost = Cost::from_nanos(cost);
-            prop_assert!(with_cost(&reports.current.load(), cost).is_some());
+            let value = with_cost(&reports.current.load(), cost);
+            prop_assert!(value.is_some_and(|value| value.is_sensitive()));
             report.request_cost.insert("cpu".to_owned(), cost.as_secs_f64());
             prop_assert_eq!(&read(&reports, Format::Binary, cost), &report);
             prop_assert_eq!(&read(&reports, Format::Json, cost), &report);

@@ -28,6 +28,14 @@ pub const MEMBER: &str = "criticality";
 
 /// The criticality that these bytes name.
 pub fn parse(text: &[u8]) -> Option<Criticality> {
+    // As it is nearly always written.
+    match text {
+        b"CRITICAL" => return Some(Criticality::Critical),
+        b"CRITICAL_PLUS" => return Some(Criticality::CriticalPlus),
+        b"SHEDDABLE" => return Some(Criticality::Sheddable),
+        b"SHEDDABLE_PLUS" => return Some(Criticality::SheddablePlus),
+        _ => {}
+    }
     let text = trim(text);
     Criticality::ALL.into_iter().find(|c| c.name().as_bytes().eq_ignore_ascii_case(text))
 }

@@ -25,18 +25,44 @@ const NAMES: [&str; 3] = ["x-customer", "grpc-timeout", "grpc-previous-rpc-attem
 /// for callers that we know.
 const PREFIXES: [&str; 3] = ["x-tidegate-", "x-envoy-", "endpoint-load-metrics"];
 
+/// Names by which proxies tell programs who asks, and what programs believe of them.
+const SENDERS: [&str; 6] = [
+    "forwarded",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "true-client-ip",
+    "x-original-forwarded-for",
+];
+
+/// Who asks, where, by which scheme and at which port: `x-forwarded-for` and its kin.
+const SENDER_PREFIX: &str = "x-forwarded-";
+
+/// Whether `name` begins with `with`, punctuation being all the same.
+fn begins(name: &[u8], with: &str) -> bool {
+    let same = |a: &u8, b: &u8| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric();
+    name.len() >= with.len() && name.iter().zip(with.as_bytes()).all(|(a, b)| same(a, b))
+}
+
+fn is_alike(name: &[u8], ours: &str) -> bool {
+    name.len() == ours.len() && begins(name, ours)
+}
+
 /// Whether a header of this name says something that a stranger is not to say, however it is
 /// spelled.
 pub fn is_claim(name: &HeaderName) -> bool {
     let name = name.as_str().as_bytes();
-    let same = |a: &u8, b: &u8| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric();
-    let begins = |with: &str| {
-        name.len() >= with.len() && name.iter().zip(with.as_bytes()).all(|(a, b)| same(a, b))
-    };
     let member = criticality::MEMBER.as_bytes();
-    PREFIXES.iter().any(|prefix| begins(prefix))
-        || NAMES.iter().any(|ours| name.len() == ours.len() && begins(ours))
+    PREFIXES.iter().any(|prefix| begins(name, prefix))
+        || NAMES.iter().any(|ours| is_alike(name, ours))
         || name.windows(member.len()).any(|part| part == member)
+}
+
+/// Whether a header of this name says who asks, however it is spelled: an edge that tells it itself
+/// lets nobody else do so.
+pub fn names_sender(name: &HeaderName) -> bool {
+    let name = name.as_str().as_bytes();
+    begins(name, SENDER_PREFIX) || SENDERS.iter().any(|theirs| is_alike(name, theirs))
 }
 
 /// Takes everything out of a request from outside (or its trailers) that a request may say about
@@ -132,6 +158,26 @@ mod tests {
             ("authorization", false),
         ] {
             assert_eq!(is_claim(&HeaderName::from_static(name)), claim, "{name}");
+        }
+    }
+
+    #[test]
+    fn who_asks_is_said_by_many_names() {
+        for (name, sender) in [
+            ("forwarded", true),
+            ("x-forwarded-for", true),
+            ("x_forwarded_for", true),
+            ("x-forwarded-port", true),
+            ("x-forwarded-server", true),
+            ("x-real-ip", true),
+            ("x_real_ip", true),
+            ("true-client-ip", true),
+            ("x-forwarded", false),
+            ("forwarded-by", false),
+            ("x-real-ip-count", false),
+            ("host", false),
+        ] {
+            assert_eq!(names_sender(&HeaderName::from_static(name)), sender, "{name}");
         }
     }
 

@@ -43,6 +43,9 @@ pub struct Snapshot {
     pub customers: Vec<Customer>,
     /// How many customers are not in the list.
     pub customers_left_out: usize,
+    /// Times that customers were over their limits across the fleet: those who still are, then the
+    /// latest first. Only a quota server knows; of others there is nothing.
+    pub overs: Option<Vec<Over>>,
     /// What comes again.
     pub retries: Retries,
     /// What this process asks of others.
@@ -228,6 +231,23 @@ pub struct Customer {
     pub limit: Option<f64>,
 }
 
+/// One time that a customer wanted more than its limit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Over {
+    /// Its name.
+    pub customer: String,
+    /// Since when.
+    pub began_ms: u64,
+    /// Until when; nothing while it goes on.
+    pub ended_ms: Option<u64>,
+    /// The most that it wanted.
+    pub wanted_max: f64,
+    /// All of it in a sentence.
+    pub sentence: String,
+}
+
 /// What comes again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -333,9 +353,10 @@ pub struct Event {
     pub id: String,
     /// When.
     pub at_ms: u64,
-    /// Whether it is a change of what the task does, which charts mark, and not a request refused.
+    /// Whether it is a change of what the task does, which charts mark, and not of one request.
     pub change: bool,
-    /// In a word: `refused`, `shed`, `degrade`, `dont_retry`, `lame_duck`, `dark`.
+    /// In a word: `refused`, `overloaded_below`, `cancelled`, `shed`, `degrade`, `dont_retry`,
+    /// `lame_duck`, `dark`.
     pub kind: String,
     /// What, in a line.
     pub text: String,

@@ -10,7 +10,9 @@
 
 use super::api::{Event as Shown, Explanation, Fact};
 use super::text::number;
-use crate::events::{CriticalityFrom, CustomerFrom, Event, Grounds, Refusal, What};
+use crate::events::{
+    Answer, CriticalityFrom, CustomerFrom, Ended, Ending, Event, Grounds, Refusal, What,
+};
 use core::time::Duration;
 use tidegate_core::Criticality;
 use tidegate_core::decision::{Advice, Cause, Reason};
@@ -34,6 +36,7 @@ impl Decision {
         let (at, kind) = (self.event.at.as_nanos(), self.kind());
         match &self.event.what {
             What::Refused(refusal) => refusal.id.to_string(),
+            What::Ended(ended) => ended.id.to_string(),
             What::Degrade { criticality, .. } => {
                 format!("change-{at:x}-{kind}-{}", criticality.index())
             }
@@ -42,12 +45,13 @@ impl Decision {
     }
 
     fn is_change(&self) -> bool {
-        !matches!(self.event.what, What::Refused(_))
+        !matches!(self.event.what, What::Refused(_) | What::Ended(_))
     }
 
     const fn kind(&self) -> &'static str {
-        match self.event.what {
+        match &self.event.what {
             What::Refused(_) => "refused",
+            What::Ended(ended) => ended.how.name(),
             What::Shed { .. } => "shed",
             What::Degrade { .. } => "degrade",
             What::DontRetry(_) => "dont_retry",
@@ -71,16 +75,24 @@ impl Decision {
             shown.criticality = Some(refusal.criticality.name().to_owned());
             shown.customer = refusal.customer.as_deref().map(str::to_owned);
         }
+        if let What::Ended(ended) = &self.event.what {
+            shown.criticality = Some(ended.criticality.name().to_owned());
+            shown.customer = ended.customer.as_deref().map(str::to_owned);
+        }
         shown
     }
 
     fn title(&self) -> String {
-        let What::Refused(refusal) = &self.event.what else {
-            let mut text = self.event.what.to_string();
-            if let Some(first) = text.get_mut(..1) {
-                first.make_ascii_uppercase();
+        let refusal = match &self.event.what {
+            What::Refused(refusal) => refusal,
+            What::Ended(ended) => return format!("{} {}", ended.criticality, ended.how),
+            change => {
+                let mut text = change.to_string();
+                if let Some(first) = text.get_mut(..1) {
+                    first.make_ascii_uppercase();
+                }
+                return text;
             }
-            return text;
         };
         let Refusal { reason, criticality, .. } = refusal;
         let how = if refusal.answer.is_some() { "Refused" } else { "Let in by dark mode" };
@@ -99,6 +111,7 @@ impl Decision {
         };
         match &self.event.what {
             What::Refused(refusal) => self.refusal(refusal, &mut explanation),
+            What::Ended(ended) => how_it_ended(ended, &mut explanation),
             change => self.change(change, &mut explanation),
         }
         explanation
@@ -271,7 +284,7 @@ impl Decision {
                 &["set_dark(false)"],
             ),
             What::Dark(false) => ("Means", "what is decided is done", &["set_dark(true)"]),
-            What::Refused(_) => return,
+            What::Refused(_) | What::Ended(_) => return,
         };
         to.fact(about, text);
         to.would_change.extend(otherwise.iter().map(|&text| text.to_owned()));
@@ -286,6 +299,27 @@ impl Explanation {
     fn change(&mut self, text: String) {
         self.would_change.push(text);
     }
+}
+
+fn how_it_ended(ended: &Ended, to: &mut Explanation) {
+    let name = ended.customer.as_deref().unwrap_or("everyone else");
+    to.fact("Came in", &format!("attempt {} of a request, for {name}", ended.attempt));
+    to.fact("Criticality", &format!("{}, as which it was let in", ended.criticality));
+    let (decided, otherwise): (_, &[&str]) = match ended.how {
+        Ending::OverloadedBelow => (
+            "a dependency said \"overloaded; don't retry\" or was given up, and the handler \
+             failed: its answer became the same, so that only the layer right above the refusal \
+             retries",
+            &["room in the dependency", "a handler that makes do without it"],
+        ),
+        Ending::Cancelled => (
+            "its deadline passed before its handler was done, and nobody waits for the answer",
+            &["a later deadline", "a handler that is done sooner, or less that waits before it"],
+        ),
+    };
+    to.fact("Decided", decided);
+    to.fact("Answered", &told(&ended.answer));
+    to.would_change.extend(otherwise.iter().map(|&text| text.to_owned()));
 }
 
 /// The numbers behind it, in as many digits as one reads.
@@ -319,16 +353,27 @@ fn answered(refusal: &Refusal) -> String {
     let Some(answer) = &refusal.answer else {
         return "it was let in, as the task is dark".to_owned();
     };
-    let status = match answer.code {
+    format!("{}, reason {}, {}", status(answer), refusal.reason, advice(answer))
+}
+
+/// What a request was answered that was let in.
+fn told(answer: &Answer) -> String {
+    format!("{}, {}", status(answer), advice(answer))
+}
+
+fn status(answer: &Answer) -> String {
+    match answer.code {
         Some(code) => format!("{code:?} in gRPC"),
         None => answer.status.as_u16().to_string(),
-    };
-    let advice = match answer.advice {
+    }
+}
+
+fn advice(answer: &Answer) -> String {
+    match answer.advice {
         Advice::RetryElsewhere => "may be retried elsewhere at once".to_owned(),
         Advice::DontRetry => "not to be retried".to_owned(),
         Advice::RetryAfter(wait) => format!("to be retried after {}", span(wait)),
-    };
-    format!("{status}, reason {}, {advice}", refusal.reason)
+    }
 }
 
 /// A time to wait.
@@ -444,6 +489,25 @@ mod tests {
                 let dark = explained.facts[4].text.contains("dark");
                 assert_eq!(dark, !answer, "{reason}");
             }
+        }
+        for how in [Ending::OverloadedBelow, Ending::Cancelled] {
+            let ended = Ended {
+                id: DecisionId(0x1f),
+                how,
+                criticality: Criticality::Sheddable,
+                customer: None,
+                attempt: 1,
+                answer: Answer::new(StatusCode::OK, &HeaderMap::new(), Advice::DontRetry),
+            };
+            let decision = decision(What::Ended(ended));
+            assert_eq!(
+                (decision.id(), decision.kind()),
+                (DecisionId(0x1f).to_string(), how.name())
+            );
+            assert!(!decision.shown().change && decision.shown().criticality.is_some());
+            let explained = decision.explain();
+            assert_eq!((explained.facts.len(), explained.would_change.len()), (4, 2));
+            assert!(explained.title.starts_with("SHEDDABLE "), "{}", explained.title);
         }
         let grounds = Grounds::Signal { name: "queue".into(), value: 2.0, threshold: None };
         let mut changes = vec![

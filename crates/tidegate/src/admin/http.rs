@@ -83,6 +83,7 @@ pub(super) struct Shared {
     pub(super) registry: Registry,
     pub(super) token: Option<Token>,
     pub(super) health: Option<Health>,
+    pub(super) config: Option<super::Config>,
     /// Those that streams end with.
     pub(super) lives: Vec<Life>,
     pub(super) streams: AtomicUsize,
@@ -102,11 +103,24 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/api/events", get(events))
         .route("/api/stream", get(updates))
         .route("/api/explain/{decision}", get(explain))
+        .route("/api/config", get(config))
         .route("/metrics", get(metrics))
         .route(LIVEZ, get(health))
         .route(READYZ, get(health))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guarded))
         .with_state(shared)
+}
+
+/// What it runs by.
+async fn config(State(shared): State<Arc<Shared>>) -> Response {
+    match &shared.config {
+        Some(read) => {
+            let headers =
+                [(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")];
+            (headers, read()).into_response()
+        }
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
 }
 
 /// The page, at whatever path: nested at `/x` it is `/x`, and what it asks for is below that.

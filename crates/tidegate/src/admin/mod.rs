@@ -20,6 +20,7 @@
 //! | `/api/stream` | server-sent events: fifteen minutes at once, then once a second; `?part=`, or `?parts=all` in one stream |
 //! | `/api/snapshot`, `/api/events` | how things stand, and the last decisions; `?part=` |
 //! | `/api/explain/{decision}` | why: by the number in `x-tidegate-decision` |
+//! | `/api/config` | what it runs by, if it was told ([`Admin::config`]) |
 //! | `/metrics` | for Prometheus: the list of [`metrics`](crate::metrics) |
 //! | `/livez`, `/readyz` | [`health`](crate::health) of the life that was given; without one `/readyz` says so, and 200 |
 //!
@@ -57,7 +58,7 @@ use crate::client;
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::life::{Life, LifeConfig, Phase};
-use crate::metrics::{Calls, Collector, EdgeCounts, InvalidCalls, PageCollector, Queue};
+use crate::metrics::{Calls, Collector, Copies, EdgeCounts, InvalidCalls, PageCollector, Queue};
 use crate::serve::{Listener, ServeError};
 use crate::task::Task;
 use axum::Router;
@@ -98,9 +99,13 @@ pub struct Admin {
     parts: Vec<(String, Shown)>,
     token: Option<Token>,
     life: Option<Life>,
+    config: Option<Config>,
     /// The first thing that was set up wrong.
     fault: Option<InvalidSetup>,
 }
+
+/// Tells what it runs by.
+type Config = Box<dyn Fn() -> String + Send + Sync>;
 
 enum Shown {
     Task(Task, Calls),
@@ -122,7 +127,7 @@ impl Admin {
 
     /// Shows nothing yet.
     pub const fn empty() -> Self {
-        Self { parts: Vec::new(), token: None, life: None, fault: None }
+        Self { parts: Vec::new(), token: None, life: None, config: None, fault: None }
     }
 
     /// Shows `task` as well. The page has all parts side by side.
@@ -165,6 +170,22 @@ impl Admin {
     /// Shows what the edge before the last task has done.
     pub fn edge(self, read: impl Fn() -> EdgeCounts + Send + Sync + 'static) -> Self {
         self.asking("edge", "all", |calls| Ok(calls.edge(read)))
+    }
+
+    /// Shows what becomes of copies of answers, before the last task.
+    pub fn copies(self, read: impl Fn() -> Copies + Send + Sync + 'static) -> Self {
+        self.asking("copies", "all", |calls| Ok(calls.copies(read)))
+    }
+
+    /// Shows how often the health of the last task was asked for by datagram.
+    pub fn datagrams(self, read: impl Fn() -> EdgeCounts + Send + Sync + 'static) -> Self {
+        self.asking("datagrams", "all", |calls| Ok(calls.datagrams(read)))
+    }
+
+    /// What it runs by, at `/api/config`: text for people, without what only some of them may know.
+    pub fn config(mut self, read: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.config = Some(Box::new(read));
+        self
     }
 
     /// Adds to what the last part asks of others.
@@ -243,6 +264,7 @@ impl Admin {
             hub,
             registry,
             token: self.token,
+            config: self.config,
             lives: self.life.iter().cloned().chain(server).collect(),
             health: self.life.map(Health::new),
             streams: AtomicUsize::new(0),

@@ -80,7 +80,7 @@ impl<'a> Standing<'a> {
                     standing.dark = *on;
                     standing.dark_at = at;
                 }
-                What::Refused(_) => {}
+                What::Refused(_) | What::Ended(_) => {}
             }
         }
         standing

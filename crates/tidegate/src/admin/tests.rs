@@ -187,6 +187,7 @@ async fn a_stream_begins_with_all_that_is_remembered() {
         token: None,
         lives: Vec::new(),
         health: None,
+        config: None,
         streams: AtomicUsize::new(0),
     }));
     let mut stream = ask(&router, "/api/stream").await.into_body().into_data_stream();
@@ -235,6 +236,7 @@ async fn one_stream_carries_every_part() {
         token: None,
         lives: Vec::new(),
         health: None,
+        config: None,
         streams: AtomicUsize::new(0),
     }));
     let mut all = ask(&router, "/api/stream?parts=all").await.into_body().into_data_stream();

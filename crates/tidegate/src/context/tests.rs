@@ -22,6 +22,20 @@ fn outside_of_a_request_nothing_is_known() {
 }
 
 #[test]
+fn an_answer_is_degraded_only_where_somebody_has_heard_that_it_may_be() {
+    for degrades in [false, true] {
+        let task = Task::builder("test").build().expect("defaults are right");
+        let mut context = Context::new(task, Criticality::Sheddable, CustomerId::DEFAULT);
+        context.degrade = degrades;
+        let account = Account::with_context(context);
+        let heard = || account.context::<Context>().is_some_and(Context::has_heard);
+        assert!(!heard());
+        assert_eq!(account.run(degrade), degrades);
+        assert_eq!(heard(), degrades);
+    }
+}
+
+#[test]
 fn what_is_said_nests_and_ends_with_its_future_also_by_a_panic() {
     account().run(|| {
         assert_eq!(criticality(), Criticality::Sheddable);

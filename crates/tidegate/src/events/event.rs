@@ -26,6 +26,8 @@ pub struct Event {
 pub enum What {
     /// A request was refused, or would have been if the task were not dark.
     Refused(Refusal),
+    /// A request was let in, and got another answer than its handler's.
+    Ended(Ended),
     /// Other criticalities are shed than before.
     Shed {
         /// The highest that was refused at times, if any was.
@@ -76,6 +78,55 @@ pub struct Refusal {
     pub grounds: Option<Grounds>,
     /// How it was answered; nothing in dark mode, which let it in.
     pub answer: Option<Answer>,
+}
+
+/// A request that was let in, and got another answer than its handler's.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// What its answer has in `x-tidegate-decision`.
+    pub id: DecisionId,
+    /// How it ended.
+    pub how: Ending,
+    /// What it counted as.
+    pub criticality: Criticality,
+    /// Whom it was charged to, if that one has limits of their own.
+    pub customer: Option<Arc<str>>,
+    /// Which try it was, from 1.
+    pub attempt: u32,
+    /// How it was answered.
+    pub answer: Answer,
+}
+
+/// How a request ended that was let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ending {
+    /// A dependency was overloaded and its handler failed: that became "overloaded; don't retry".
+    OverloadedBelow,
+    /// Its deadline passed before its handler was done, or had begun.
+    Cancelled,
+}
+
+impl Ending {
+    pub(super) const COUNT: usize = 2;
+
+    /// In a word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OverloadedBelow => "overloaded_below",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OverloadedBelow => "failed, as a dependency was overloaded",
+            Self::Cancelled => "cancelled at its deadline",
+        })
+    }
 }
 
 /// The answer to a request that was refused.
@@ -154,6 +205,7 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
+            Self::Ended(ended) => ended.fmt(f),
             Self::Shed { before: None, now: Some(now), grounds } => {
                 write!(f, "began to shed {now}: {grounds}")
             }
@@ -194,11 +246,26 @@ impl fmt::Display for Refusal {
             write!(f, ": {grounds}")?;
         }
         let Some(answer) = &self.answer else { return Ok(()) };
-        match answer.code {
-            Some(code) => write!(f, "; answered {code:?}")?,
-            None => write!(f, "; answered {}", answer.status.as_u16())?,
+        write!(f, "; answered {answer}")
+    }
+}
+
+/// `1f… cancelled at its deadline (SHEDDABLE, shop, attempt 1); answered 504, don't retry`
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, how, criticality, attempt, answer, .. } = self;
+        let customer = self.customer.as_deref().unwrap_or("other");
+        write!(f, "{id} {how} ({criticality}, {customer}, attempt {attempt}); answered {answer}")
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code {
+            Some(code) => write!(f, "{code:?}")?,
+            None => write!(f, "{}", self.status.as_u16())?,
         }
-        match answer.advice {
+        match self.advice {
             Advice::RetryElsewhere => f.write_str(", may be retried elsewhere"),
             Advice::DontRetry => f.write_str(", don't retry"),
             Advice::RetryAfter(wait) => write!(f, ", retry after {wait:?}"),

@@ -1,13 +1,15 @@
 //! The last decisions that mattered, for whoever asks why.
 //!
-//! Metrics tell how much is refused; these tell why a request was, and since when. There are two
+//! Metrics tell how much is refused; these tell why a request was, and since when. There are three
 //! kinds:
 //!
 //! - **changes** of what the task does: it begins to shed a criticality, and on what grounds, asks
 //!   for degraded answers, says "don't retry", is a lame duck, is dark. All of them, as the tick
 //!   sees them;
 //! - **refusals**, with everything that led to them. A sample: of those for one reason and one
-//!   criticality, the first in each eighth of a second.
+//!   criticality, the first in each eighth of a second;
+//! - **endings** of requests that were let in and got another answer than their handler's: it
+//!   failed as a dependency was overloaded, or its deadline passed. A sample, too.
 //!
 //! **What it costs.** A request that is refused reads one word, which changes eight times a second,
 //! and compares it with its own time. Only the one that is kept goes further: it takes a lock, if
@@ -23,7 +25,7 @@ mod changes;
 mod event;
 mod source;
 
-pub use event::{Answer, Event, Grounds, Refusal, What};
+pub use event::{Answer, Ended, Ending, Event, Grounds, Refusal, What};
 pub use source::{CriticalityFrom, CustomerFrom};
 
 pub(crate) use source::Sources;
@@ -46,11 +48,15 @@ use tidegate_wire::reject::DecisionId;
 const LEVELS: usize = Criticality::COUNT;
 /// What a gate refuses for; see [`row`].
 const REASONS: usize = 4;
+/// What is sampled: refusals by their reason, then what became of those who were let in.
+const ROWS: usize = REASONS + Ending::COUNT;
 /// A slot is two to the power of this in nanoseconds: an eighth of a second. An eye that reads them
 /// as they come wants no more.
 const SLOT_BITS: u32 = 27;
 /// Sixteen seconds of a task that refuses at all levels for one reason.
 const REFUSALS_MAX: usize = 512;
+/// Eight seconds of both endings, at one level.
+const ENDED_MAX: usize = 128;
 /// Changes come a few a second at worst; these reach back through a bad hour of an uneasy task, or
 /// weeks of a calm one.
 const CHANGES_MAX: usize = 256;
@@ -58,14 +64,15 @@ const CHANGES_MAX: usize = 256;
 /// What a task remembers.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// The slot in which each reason and criticality was last kept, plus one.
-    slots: [[AtomicU64; LEVELS]; REASONS],
+    /// The slot in which each row and criticality was last kept, plus one.
+    slots: [[AtomicU64; LEVELS]; ROWS],
     kept: Mutex<Kept>,
 }
 
 #[derive(Debug)]
 struct Kept {
     refusals: Ring<Sample>,
+    ended: Ring<EndedSample>,
     changes: Changes,
     watch: Watch,
 }
@@ -119,6 +126,18 @@ pub(crate) struct Sample {
     pub(crate) answer: Option<Answer>,
 }
 
+/// How a request ended, as it is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndedSample {
+    pub(crate) at: Timestamp,
+    pub(crate) id: DecisionId,
+    pub(crate) how: Ending,
+    pub(crate) criticality: Criticality,
+    pub(crate) customer: CustomerId,
+    pub(crate) attempt: u32,
+    pub(crate) answer: Answer,
+}
+
 /// The row of a reason. Those that no gate gives share the last.
 const fn row(reason: Reason) -> usize {
     match reason {
@@ -133,6 +152,7 @@ impl Events {
     pub(crate) fn new() -> Self {
         let kept = Kept {
             refusals: Ring::new(REFUSALS_MAX),
+            ended: Ring::new(ENDED_MAX),
             changes: Changes { ring: Ring::new(CHANGES_MAX), last: [None; KINDS] },
             watch: Watch::default(),
         };
@@ -142,8 +162,13 @@ impl Events {
     /// Whether a refusal is to be kept. For the request path: most often one load.
     #[inline]
     pub(crate) fn wants(&self, reason: Reason, criticality: Criticality, now: Timestamp) -> bool {
+        self.is_first(row(reason), criticality, now)
+    }
+
+    #[inline]
+    fn is_first(&self, row: usize, criticality: Criticality, now: Timestamp) -> bool {
         let slot = (now.as_nanos() >> SLOT_BITS) + 1;
-        let cell = &self.slots[row(reason)][criticality.index()];
+        let cell = &self.slots[row][criticality.index()];
         let last = cell.load(Ordering::Relaxed);
         // Of those who come at once, one gets it.
         last != slot
@@ -153,12 +178,28 @@ impl Events {
     /// Keeps a refusal that is wanted; not, if somebody else writes or reads at this moment.
     #[cold]
     pub(crate) fn refused(&self, sample: &Sample) {
-        let mut kept = match self.kept.try_lock() {
-            Ok(kept) => kept,
-            Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        kept.refusals.push(*sample);
+        if let Some(mut kept) = self.try_lock() {
+            kept.refusals.push(*sample);
+        }
+    }
+
+    /// A request got another answer than its handler's: keeps it if it is the first of its slot.
+    #[cold]
+    pub(crate) fn ended(&self, sample: &EndedSample) {
+        if self.is_first(REASONS + sample.how as usize, sample.criticality, sample.at)
+            && let Some(mut kept) = self.try_lock()
+        {
+            kept.ended.push(*sample);
+        }
+    }
+
+    /// Nothing if somebody else writes or reads at this moment.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Kept>> {
+        match self.kept.try_lock() {
+            Ok(kept) => Some(kept),
+            Err(TryLockError::Poisoned(kept)) => Some(kept.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Looks at what the task does from this tick on.
@@ -180,18 +221,24 @@ impl Events {
         after: Option<Timestamp>,
     ) -> Vec<Event> {
         let late = |at: Timestamp| after.is_none_or(|after| at > after);
-        let (refusals, changes) = {
-            let Kept { refusals, changes, watch } = &mut *self.lock();
+        let (refusals, ended, changes) = {
+            let Kept { refusals, ended, changes, watch } = &mut *self.lock();
             let now = task.clock.now();
             // For tasks without ticks.
             watch.switches(&task.gate, |change| changes.push(now, change));
             let refusals = refusals.items.iter().filter(|sample| late(sample.at));
             let changes = changes.ring.items.iter().filter(|(at, _)| late(*at));
-            (refusals.copied().collect::<Vec<_>>(), changes.copied().collect::<Vec<_>>())
+            let ended = ended.items.iter().filter(|sample| late(sample.at));
+            (
+                refusals.copied().collect::<Vec<_>>(),
+                ended.copied().collect::<Vec<_>>(),
+                changes.copied().collect::<Vec<_>>(),
+            )
         };
         let mut events: Vec<Event> = (changes.into_iter())
             .map(|(at, change)| Event { at, what: change.named(signals) })
             .chain(refusals.into_iter().map(|sample| sample.named(task, signals)))
+            .chain(ended.into_iter().map(|sample| sample.named(task)))
             .collect();
         events.sort_by_key(|event| event.at);
         events
@@ -226,6 +273,15 @@ impl Sample {
             answer: self.answer,
         };
         Event { at: self.at, what: What::Refused(refusal) }
+    }
+}
+
+impl EndedSample {
+    fn named(self, task: &Inner) -> Event {
+        let Self { id, how, criticality, attempt, answer, .. } = self;
+        let customer = task.customer_name(self.customer);
+        let ended = Ended { id, how, criticality, customer, attempt, answer };
+        Event { at: self.at, what: What::Ended(ended) }
     }
 }
 

@@ -18,6 +18,7 @@ use tidegate_core::signal::{Reading, Role};
 use tidegate_wire::customer::Identities;
 use tower::{Layer, ServiceExt, service_fn};
 
+const CRITICAL: Criticality = Criticality::Critical;
 const SLOT: Duration = Duration::from_nanos(1 << SLOT_BITS);
 
 fn task() -> (Task, Hand) {
@@ -180,6 +181,64 @@ async fn dark_mode_keeps_what_it_would_have_refused() {
     assert_eq!(switches, ["takes no new requests", "is dark no more"]);
 }
 
+fn ended(task: &Task) -> Vec<Ended> {
+    let events = task.events().into_iter();
+    let ended = events.filter_map(|event| match event.what {
+        What::Ended(ended) => Some(ended),
+        _ => None,
+    });
+    ended.collect()
+}
+
+#[tokio::test]
+async fn a_failure_for_a_dependency_is_told_by_the_number_in_its_answer() {
+    let (task, hand) = task();
+    let handler = service_fn(|_: Request<()>| async {
+        crate::context::overloaded_below();
+        let mut answer = Response::new(Full::<bytes::Bytes>::default());
+        *answer.status_mut() = StatusCode::BAD_GATEWAY;
+        Ok::<_, core::convert::Infallible>(answer)
+    });
+    for round in 1..=2 {
+        let mut ids = Vec::new();
+        for _ in 0..20 {
+            let request = Request::builder().header("x-envoy-attempt-count", "2");
+            let request = request.extension(task.peer(Some("spiffe://d/ns/shop/sa/web")));
+            let request = request.body(()).expect("a request");
+            let answer = task.layer().layer(handler).oneshot(request).await;
+            let answer = answer.unwrap_or_else(|never| match never {});
+            assert_eq!(answer.status(), 503);
+            ids.push(answer.headers()["x-tidegate-decision"].clone());
+        }
+        let told = ended(&task);
+        assert_eq!(told.len(), round, "the first of each slot");
+        let last = told.last().expect("one");
+        assert_eq!(last.id.to_string(), ids[0]);
+        assert_eq!((last.how, last.attempt), (Ending::OverloadedBelow, 2));
+        assert_eq!((last.customer.as_deref(), last.criticality), (Some("shop"), CRITICAL));
+        let text = last.to_string();
+        assert!(text.ends_with("(CRITICAL, shop, attempt 2); answered 503, don't retry"), "{text}");
+        hand.advance(SLOT);
+    }
+    assert_eq!(refusals(&task), [], "it was let in");
+}
+
+#[tokio::test]
+async fn a_request_that_was_cancelled_at_its_deadline_is_told() {
+    let (task, hand) = task();
+    task.inner.set_busy(true);
+    let mut late = Box::pin(ask(&task, None, &[("x-envoy-expected-rq-timeout-ms", "50")]));
+    assert!(futures_util::poll!(&mut late).is_pending(), "it waits for its turn");
+    hand.advance(Duration::from_millis(51));
+    let answer = late.await;
+    assert_eq!(answer.status(), 504);
+    let told = ended(&task);
+    let [one] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((one.how, one.customer.as_deref()), (Ending::Cancelled, None));
+    assert_eq!(one.id.to_string(), answer.headers()["x-tidegate-decision"]);
+    assert!(one.to_string().contains("cancelled at its deadline (CRITICAL, other, attempt 1)"));
+}
+
 #[test]
 fn what_is_remembered_is_bounded() {
     let events = Events::new();
@@ -204,8 +263,18 @@ fn what_is_remembered_is_bounded() {
             answer: None,
         });
         events.lock().changes.push(at, Changed::Dark(n % 2 == 0));
+        events.ended(&EndedSample {
+            at: at + SLOT * n as u32,
+            id: DecisionId(n),
+            how: Ending::Cancelled,
+            criticality: CRITICAL,
+            customer: CustomerId::DEFAULT,
+            attempt: 1,
+            answer: Answer::new(StatusCode::OK, &HeaderMap::new(), Advice::DontRetry),
+        });
     }
     let kept = events.lock();
+    assert_eq!((kept.ended.items.len(), kept.ended.items.capacity()), (ENDED_MAX, 128));
     assert_eq!(
         (kept.refusals.items.len(), kept.changes.ring.items.len()),
         (REFUSALS_MAX, CHANGES_MAX)

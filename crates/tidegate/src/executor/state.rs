@@ -69,6 +69,11 @@ impl State {
         Self(AtomicU64::new(RUNNING))
     }
 
+    /// Of a task that is being polled and is in the tally.
+    pub(super) fn counted() -> Self {
+        Self(AtomicU64::new(RUNNING))
+    }
+
     /// Somebody wants it to be polled.
     #[inline]
     pub(super) fn wake(&self, shared: &Shared) {

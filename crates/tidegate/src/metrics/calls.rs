@@ -12,7 +12,7 @@
 //! **When it is wrong.** Counts of one client are not of one instant. A weight is a share of what
 //! is picked by weight: datacenters that are picked among before that are not in it.
 
-use super::doors::{self, EdgeCounts, Queue};
+use super::doors::{self, Copies, EdgeCounts, Queue};
 use super::list::{Metric, Read, Rows, Unit};
 use crate::client::{Backend, Balancer, Counts, Layer};
 use core::fmt;
@@ -31,6 +31,7 @@ const OTHER: &str = "other";
 type Backends = Arc<dyn Fn() -> Vec<Backend> + Send + Sync>;
 type Queues = Arc<dyn Fn() -> Queue + Send + Sync>;
 type Edge = Arc<dyn Fn() -> EdgeCounts + Send + Sync>;
+type Kept = Arc<dyn Fn() -> Copies + Send + Sync>;
 
 /// Clients and balancers, each by the name of the service that it asks.
 ///
@@ -50,6 +51,8 @@ pub struct Calls {
     balancers: Vec<(String, Backends)>,
     queues: Vec<(String, Queues)>,
     edge: Option<Edge>,
+    copies: Option<Kept>,
+    datagrams: Option<Edge>,
 }
 
 /// Two of one name would be one row with two numbers.
@@ -112,6 +115,18 @@ impl Calls {
         self
     }
 
+    /// Adds copies of answers that are given out where there is none; there is one such store.
+    pub fn copies(mut self, read: impl Fn() -> Copies + Send + Sync + 'static) -> Self {
+        self.copies = Some(Arc::new(read));
+        self
+    }
+
+    /// Adds who answers questions for health by datagram.
+    pub fn datagrams(mut self, read: impl Fn() -> EdgeCounts + Send + Sync + 'static) -> Self {
+        self.datagrams = Some(Arc::new(read));
+        self
+    }
+
     #[cfg(feature = "admin")]
     pub(crate) fn queues(&self) -> impl Iterator<Item = (&str, Queue)> {
         self.queues.iter().map(|(service, read)| (service.as_str(), read()))
@@ -141,6 +156,8 @@ impl Calls {
                 .collect(),
             queues: self.queues.iter().map(|(name, read)| (name.clone(), read())).collect(),
             edge: self.edge.as_ref().map(|read| read()).unwrap_or_default(),
+            copies: self.copies.as_ref().map(|read| read()),
+            datagrams: self.datagrams.as_ref().map(|read| read()).unwrap_or_default(),
         }
     }
 }
@@ -171,6 +188,8 @@ pub(super) struct Asked {
     balancers: Vec<(String, Fleet)>,
     pub(super) queues: Vec<(String, Queue)>,
     pub(super) edge: EdgeCounts,
+    pub(super) copies: Option<Copies>,
+    pub(super) datagrams: EdgeCounts,
 }
 
 struct Client {

@@ -1,6 +1,7 @@
-//! What stands before a service besides its gate: a queue of batch work, and an edge.
+//! What stands before a service besides its gate: a queue of batch work, an edge, copies of
+//! answers, and who answers for its health.
 //!
-//! Both belong to shells (the proxy has them), which know their numbers and say them when asked.
+//! All belong to shells (the proxy has them), which know their numbers and say them when asked.
 
 use super::calls::Asked;
 use super::list::{Metric, Read, Rows, Unit};
@@ -35,12 +36,24 @@ pub struct Queue {
     pub sentence: String,
 }
 
-/// What an edge has done, by what it is called.
+/// What an edge has done, or another that counts, by what it is called.
 pub type EdgeCounts = Vec<(&'static str, u64)>;
+
+/// Copies of answers, for where there is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copies {
+    /// How many there are.
+    pub count: u64,
+    /// What they take, with those that are being made.
+    pub bytes: u64,
+    /// What was done with them, by what it is called.
+    pub events: EdgeCounts,
+}
 
 /// Every metric of these.
 #[rustfmt::skip]
-pub(super) static METRICS: [Metric<Asked>; 7] = [
+pub(super) static METRICS: [Metric<Asked>; 11] = [
     Metric::new("tidegate_batch_queued", Unit::Requests, "Requests that wait in a queue",
         Read::Level(|asked, rows| queues(asked, |queue| queue.queued, rows))).by(&["service"]),
     Metric::new("tidegate_batch_queued_bytes", Unit::None, "Bytes of those",
@@ -59,10 +72,30 @@ pub(super) static METRICS: [Metric<Asked>; 7] = [
         Read::Counter(fates)).by(&["service", "fate"]),
     Metric::new("tidegate_edge_events", Unit::Events("event"),
         "What an edge has taken out and refused",
-        Read::Counter(|asked: &Asked, rows| for (event, count) in &asked.edge {
-            rows(&[event], *count);
+        Read::Counter(|asked: &Asked, rows| events(&asked.edge, rows))).by(&["event"]),
+    Metric::new("tidegate_stale_copies", Unit::None, "Copies of answers that are kept",
+        Read::Level(|asked: &Asked, rows| if let Some(copies) = &asked.copies {
+            rows(&[], copies.count);
+        })),
+    Metric::new("tidegate_stale_bytes", Unit::None, "What they take",
+        Read::Level(|asked: &Asked, rows| if let Some(copies) = &asked.copies {
+            rows(&[], copies.bytes);
+        })),
+    Metric::new("tidegate_stale_events", Unit::Events("event"),
+        "Copies that were kept, given out and forgotten",
+        Read::Counter(|asked: &Asked, rows| if let Some(copies) = &asked.copies {
+            events(&copies.events, rows);
         })).by(&["event"]),
+    Metric::new("tidegate_health_datagrams", Unit::Events("event"),
+        "Questions for health by datagram, by what became of them",
+        Read::Counter(|asked: &Asked, rows| events(&asked.datagrams, rows))).by(&["event"]),
 ];
+
+fn events(counts: &EdgeCounts, rows: Rows<'_, u64>) {
+    for (event, count) in counts {
+        rows(&[event], *count);
+    }
+}
 
 fn queues<T>(asked: &Asked, read: fn(&Queue) -> T, rows: Rows<'_, T>) {
     for (service, queue) in &asked.queues {

@@ -44,7 +44,8 @@
 //! | `tidegate_backend_active_requests` | `service`, `backend` | attempts that have begun and not ended |
 //! | `tidegate_backend_serving` | `service`, `backend` | 1 while it takes new requests |
 //!
-//! Of what stands before a service in the proxy, a queue of batch work and an edge:
+//! Of what stands before a service in the proxy, a queue of batch work, an edge, copies of answers
+//! and health by datagram:
 //!
 //! | name | labels | is |
 //! |---|---|---|
@@ -53,6 +54,9 @@
 //! | `tidegate_batch_pace` | `service` | requests a second that go on |
 //! | `tidegate_batch_requests_total` | `service`, `fate` | `sent`, `again` for those that were refused and wait once more, `full`, `late`, `left` |
 //! | `tidegate_edge_events_total` | `event` | `stripped_header`, `client_limit`, `connection_limit`, `connection_refused`, `body_too_long`, `body_too_slow` |
+//! | `tidegate_stale_copies`, `tidegate_stale_bytes` | | copies of answers, and what they take |
+//! | `tidegate_stale_events_total` | `event` | `kept`, `forgotten` for those that a change made wrong; given out `refused` for want of the program's time, `failed` instead of its failure, `spared` to spare it |
+//! | `tidegate_health_datagrams_total` | `event` | `answered`, `dropped` for more than there is time for, `garbage` |
 //!
 //! And `/metrics` of the dashboard has one of its own:
 //!
@@ -88,7 +92,7 @@ mod prometheus;
 #[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
 pub use calls::{Calls, InvalidCalls};
 #[cfg(all(feature = "tokio", any(feature = "opentelemetry", feature = "prometheus")))]
-pub use doors::{EdgeCounts, Queue};
+pub use doors::{Copies, EdgeCounts, Queue};
 pub use latency::LatencyHistogram;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 pub use list::{Name, names};

@@ -10,7 +10,7 @@
 //! this is needed, as a stream can be reset without harm to the others. A client that asked first
 //! (`expect: 100-continue`) is not told to go on.
 
-use super::connection::Shared;
+use super::answer::Busy;
 use super::stall::Stall;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -45,7 +45,7 @@ pub enum BodyError {
 pub struct RequestBody {
     incoming: Option<Incoming>,
     /// What to do with the rest of it; nothing if it can just be dropped.
-    discard: Option<Arc<Shared>>,
+    discard: Option<Busy>,
     /// Whether the client waits to be told to send it.
     held_back: bool,
     stall: Stall,
@@ -132,7 +132,7 @@ impl Watch {
 }
 
 impl RequestBody {
-    pub(super) fn new(incoming: Incoming, discard: Option<Arc<Shared>>, held_back: bool) -> Self {
+    pub(super) fn new(incoming: Incoming, discard: Option<Busy>, held_back: bool) -> Self {
         let stall_max = discard.as_ref().and_then(|shared| shared.limits.stall_max);
         let (incoming, stall) = (Some(incoming), Stall::new(stall_max));
         Self { incoming, discard, held_back, stall, watch: None, trailers: None }
@@ -253,7 +253,7 @@ impl Drop for RequestBody {
 
 /// Reads on until the end or the limit. If that is met, hyper closes the connection after the
 /// answer, and the transport lingers.
-async fn discard(mut incoming: Incoming, shared: Arc<Shared>) {
+async fn discard(mut incoming: Incoming, shared: Busy) {
     let mut left = shared.limits.discard_max;
     let to_the_end = async {
         while let Some(Ok(frame)) = incoming.frame().await {

@@ -2,16 +2,15 @@
 
 use super::activity::Activity;
 use super::front::Front;
-use super::io::Transport;
+use super::protocol::Protocol;
+use super::rest::Rest;
+use super::seldom::Seldom;
 use super::{BoxError, Common, Limits, Peer, RequestBody};
 use crate::executor::Executor;
 use crate::life::{Life, Phase};
-use core::pin::pin;
 use core::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,11 +25,23 @@ use tower_service::Service;
 pub(super) struct Shared {
     pub(super) life: Life,
     pub(super) peer: Peer,
+    /// Whether requests are told of their peer.
+    pub(super) introduces: bool,
     pub(super) limits: Limits,
     pub(super) executor: Executor,
     pub(super) activity: Activity,
     /// Whether there is, or may be, a body that nobody will read to its end.
-    pub(super) given_up: Arc<AtomicBool>,
+    pub(super) given_up: AtomicBool,
+    /// Whether it began with HTTP/2's greeting.
+    pub(super) http2: AtomicBool,
+    /// Whether it is more than a transport.
+    pub(super) rest: Rest,
+}
+
+impl Shared {
+    fn is_http2(&self) -> bool {
+        self.http2.load(Relaxed)
+    }
 }
 
 /// A place in the gate.
@@ -57,6 +68,8 @@ enum End {
     Closed,
     /// By the limit of draining.
     Cut,
+    /// No request came on it for too long, and HTTP/1 has no way to say so.
+    Starved,
 }
 
 /// Serves `io`, as HTTP/1 or HTTP/2, until it ends or has to.
@@ -89,35 +102,42 @@ pub(super) async fn run<I, M, S, B>(
         common.counters.unserved.fetch_add(1, Relaxed);
         return;
     };
-    let given_up = Arc::new(AtomicBool::new(false));
     let limits = common.limits;
-    let http2 = Arc::new(AtomicBool::new(false));
-    let io = Transport::new(io, &limits, Arc::clone(&given_up), Arc::clone(&http2));
     let shared = Arc::new(Shared {
         life: common.life.clone(),
         peer,
+        introduces: common.introduces,
         limits,
         executor: common.executor.clone(),
         activity: Activity::default(),
-        given_up,
+        given_up: AtomicBool::new(false),
+        http2: AtomicBool::new(false),
+        rest: Rest::default(),
     });
-    let front = Front::new(service, Arc::clone(&shared));
-    let service = TowerToHyperService::new(front);
-    let connection = common.http.serve_connection_with_upgrades(TokioIo::new(io), service);
-    let mut connection = pin!(connection);
+    let service = Front::new(service, Arc::clone(&shared));
+    let mut connection = Protocol::new(&common, io, service, &shared);
+    let leave = Seldom::new(time_to_leave(&common, &shared, dice));
     let asked = tokio::select! {
-        // What went wrong is the peer's business: it hung up, or sent what is not HTTP.
-        _ = connection.as_mut() => return,
-        end = time_to_leave(&common, &shared.activity, &http2, dice) => end,
+        biased;
+        () = &mut connection => return,
+        end = leave => end,
     };
     let end = match asked {
+        // Nobody is there to be asked.
+        End::Starved => return,
         End::Cut => End::Cut,
         End::Closed => {
-            connection.as_mut().graceful_shutdown();
+            connection.graceful_shutdown();
+            // A task that leaves has a limit for all that is on its way; one that stays has none,
+            // and does not wait for peers that take nothing.
+            let activity = &shared.activity;
+            let is_used =
+                || activity.is_used() || (common.life.is_leaving() && activity.is_owing());
+            let timeout = || Some(limits.header_timeout);
             tokio::select! {
-                _ = connection => End::Closed,
+                () = connection => End::Closed,
                 _ = common.life.reached(Phase::Gone) => End::Cut,
-                () = unused(&common, &shared.activity, limits.header_timeout) => End::Cut,
+                () = unused(&common, &shared, is_used, timeout) => End::Cut,
             }
         }
     };
@@ -127,12 +147,7 @@ pub(super) async fn run<I, M, S, B>(
 }
 
 /// Returns when the connection should be asked to end.
-async fn time_to_leave(
-    common: &Common,
-    activity: &Activity,
-    http2: &AtomicBool,
-    mut dice: SeededRng,
-) -> End {
+async fn time_to_leave(common: &Common, shared: &Shared, mut dice: SeededRng) -> End {
     let limits = &common.limits;
     let age = limits.age_max.map(|age| jittered(age, limits, &mut dice));
     let old = async {
@@ -141,19 +156,19 @@ async fn time_to_leave(
             None => core::future::pending().await,
         }
     };
-    let idle = async {
-        match limits.idle_max {
-            Some(idle_max) => unused(common, activity, idle_max).await,
-            None => core::future::pending().await,
-        }
+    let drop_after = || match limits.idle_max {
+        _ if shared.is_http2() => limits.idle_max,
+        Some(idle_max) => Some(idle_max.min(limits.header_timeout)),
+        None => Some(limits.header_timeout),
     };
+    let idle = unused(common, shared, || shared.activity.is_used(), drop_after);
     tokio::select! {
-        phase = leaving(common, http2, dice) => match phase {
+        phase = leaving(common, &shared.http2, dice) => match phase {
             Phase::Gone => End::Cut,
             _ => End::Closed,
         },
         () = old => End::Closed,
-        () = idle => End::Closed,
+        () = idle => if shared.is_http2() { End::Closed } else { End::Starved },
     }
 }
 
@@ -176,25 +191,52 @@ async fn leaving(common: &Common, http2: &AtomicBool, mut dice: SeededRng) -> Ph
     common.life.reached(Phase::Draining).await
 }
 
-/// Returns when the connection was not used for long enough: up to a quarter longer, as it looks
-/// only so often.
-async fn unused(common: &Common, activity: &Activity, drop_after: Duration) {
+/// Returns when the connection was not used for `drop_after`, asked anew at each look; never if
+/// that is nothing. Up to a quarter longer, as it looks only so often. It also sees to it that one
+/// that was not used from one look to the next rests.
+///
+/// In HTTP/1 that is also how long headers may take: a connection is used from when those of a
+/// request have come to when its answer was written. A timer of hyper's would be set and cleared
+/// with each request.
+async fn unused(
+    common: &Common,
+    shared: &Shared,
+    is_used: impl Fn() -> bool,
+    drop_after: impl Fn() -> Option<Duration>,
+) {
     let mut policy = IdlePolicy::default();
-    policy.drop_after = drop_after;
     let mut last_used = common.clock.now();
+    // Whether it was looked at since it rested.
+    let mut seen = false;
     loop {
+        let Some(drop_after) = drop_after() else { return core::future::pending().await };
+        policy.drop_after = drop_after;
         let now = common.clock.now();
-        if activity.is_used() {
+        let used = is_used();
+        if used {
             last_used = now;
         }
-        match policy.verdict(last_used, now) {
+        let until = match policy.verdict(last_used, now) {
             IdleVerdict::Drop => return,
-            IdleVerdict::KeepUntil(until) => {
-                // Never at once: a clock may be coarser than a timer.
-                let wait = until.since(now).min(drop_after / 4).max(Duration::from_millis(1));
-                tokio::time::sleep(wait).await;
-            }
+            IdleVerdict::KeepUntil(until) => until,
+        };
+        // Never at once: a clock may be coarser than a timer.
+        let mut wait = until.since(now).max(Duration::from_millis(1));
+        if shared.rest.is_on() {
+            seen = false;
+            // Nobody uses it without ending that first.
+            let _ = tokio::time::timeout(wait, shared.rest.ended()).await;
+            continue;
         }
+        wait = wait.min(drop_after / 4).max(Duration::from_millis(1));
+        if let (Some(rest_after), false) = (common.limits.rest_after, shared.is_http2()) {
+            if seen && !used && !shared.given_up.load(Relaxed) {
+                shared.rest.ask().await;
+            }
+            wait = wait.min(rest_after);
+        }
+        seen = true;
+        tokio::time::sleep(wait).await;
     }
 }
 

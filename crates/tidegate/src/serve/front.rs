@@ -4,13 +4,15 @@
 //! answer of a task that is leaving says so. And requests are counted, so that connections without
 //! any can be told from busy ones.
 
+use super::BoxError;
+use super::answer::{Busy, Counted};
 use super::body::RequestBody;
 use super::connection::Shared;
 use core::pin::Pin;
-use core::task::{Context, Poll, ready};
+use core::task::{Context, Poll, Waker, ready};
 use http::header::{CONNECTION, EXPECT};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use std::sync::Arc;
@@ -30,28 +32,35 @@ impl<S> Front<S> {
     }
 }
 
-impl<S, B> Service<Request<Incoming>> for Front<S>
+impl<S, B> hyper::service::Service<Request<Incoming>> for Front<S>
 where
-    S: Service<Request<RequestBody>, Response = Response<B>>,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
+    S::Error: Into<BoxError>,
 {
     type Response = Response<Counted<B>>;
-    type Error = S::Error;
-    type Future = Exchange<S::Future>;
+    type Error = BoxError;
+    type Future = Exchange<S, Request<RequestBody>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
         let busy = Busy::new(&self.shared);
         let version = request.version();
         let (mut parts, incoming) = request.into_parts();
-        parts.extensions.insert(self.shared.peer.clone());
-        let discard = (version < Version::HTTP_2).then(|| Arc::clone(&self.shared));
-        let held_back = discard.is_some() && is_held_back(&parts.headers);
+        if self.shared.introduces {
+            parts.extensions.insert(self.shared.peer.clone());
+        }
+        // Of a body that is over there is nothing to throw away.
+        let discards = version < Version::HTTP_2 && !incoming.is_end_stream();
+        let discard = discards.then(|| Busy::new(&self.shared));
+        let held_back = discards && is_held_back(&parts.headers);
         let body = RequestBody::new(incoming, discard, held_back);
-        let future = self.inner.call(Request::from_parts(parts, body));
-        Exchange { future, version, busy: Some(busy) }
+        let (service, request) = (self.inner.clone(), Request::from_parts(parts, body));
+        // This is the task of the connection, and one of HTTP/2 has other requests to serve.
+        let call = if version < Version::HTTP_2 {
+            Call::new(service, request)
+        } else {
+            Call::later(service, request)
+        };
+        Exchange { call, version, busy: Some(busy) }
     }
 }
 
@@ -61,47 +70,92 @@ fn is_held_back(headers: &HeaderMap) -> bool {
         .is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// A request that is being served, as far as the connection is concerned.
-#[derive(Debug)]
-pub(super) struct Busy(Arc<Shared>);
-
-impl Busy {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.activity.begin();
-        Self(Arc::clone(shared))
+pin_project! {
+    /// A call of a service. Most are ready when they are asked, and then called at once: a request
+    /// that waits for it is one more copy of it.
+    #[project = CallProjection]
+    enum Call<S: Service<R>, R> {
+        Waiting { service: S, request: Option<R> },
+        Called { #[pin] future: S::Future },
+        Failed { error: Option<BoxError> },
     }
 }
 
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.activity.end();
+impl<S: Service<R>, R> Call<S, R>
+where
+    S::Error: Into<BoxError>,
+{
+    /// Called at once if it is ready.
+    #[inline]
+    fn new(mut service: S, request: R) -> Self {
+        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => Self::Called { future: service.call(request) },
+            Poll::Ready(Err(error)) => Self::Failed { error: Some(error.into()) },
+            // It is asked again, by one who can be woken.
+            Poll::Pending => Self::later(service, request),
+        }
+    }
+
+    /// Called by whoever polls it.
+    #[inline]
+    fn later(service: S, request: R) -> Self {
+        Self::Waiting { service, request: Some(request) }
+    }
+}
+
+impl<S: Service<R>, R> Future for Call<S, R>
+where
+    S::Error: Into<BoxError>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match self.as_mut().project() {
+                CallProjection::Called { future } => {
+                    return future.poll(context).map_err(Into::into);
+                }
+                CallProjection::Waiting { service, request } => {
+                    ready!(service.poll_ready(context)).map_err(Into::into)?;
+                    let Some(request) = request.take() else { panic!("polled after it failed") };
+                    let future = service.call(request);
+                    self.set(Self::Called { future });
+                }
+                CallProjection::Failed { error } => {
+                    let Some(error) = error.take() else { panic!("polled after it failed") };
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
     }
 }
 
 pin_project! {
     /// From the request to the head of its answer.
-    pub(super) struct Exchange<F> {
+    pub(super) struct Exchange<S: Service<R>, R> {
         #[pin]
-        future: F,
+        call: Call<S, R>,
         version: Version,
         busy: Option<Busy>,
     }
 }
 
-impl<F, B, E> Future for Exchange<F>
+impl<S, R, B> Future for Exchange<S, R>
 where
-    F: Future<Output = Result<Response<B>, E>>,
+    S: Service<R, Response = Response<B>>,
+    S::Error: Into<BoxError>,
 {
-    type Output = Result<Response<Counted<B>>, E>;
+    type Output = Result<Response<Counted<B>>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = ready!(this.future.poll(context))?;
+        let mut response = ready!(this.call.poll(context))?;
         let busy = this.busy.take();
-        if let Some(Busy(shared)) = busy.as_ref().filter(|busy| busy.0.life.is_leaving()) {
-            say_goodbye(&mut response, *this.version, shared.life.is_replaced());
+        if let Some(busy) = busy.as_ref().filter(|busy| busy.life.is_leaving()) {
+            say_goodbye(&mut response, *this.version, busy.life.is_replaced());
         }
-        Poll::Ready(Ok(response.map(|body| Counted { body, _busy: busy })))
+        Poll::Ready(Ok(response.map(|body| Counted::new(body, busy))))
     }
 }
 
@@ -115,36 +169,6 @@ fn say_goodbye<B>(response: &mut Response<B>, version: Version, replaced: bool) 
     // A connection that changes its protocol says so in the same header, and is no longer ours.
     if version < Version::HTTP_2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-}
-
-pin_project! {
-    /// The body of an answer. The connection is busy for as long as there is one.
-    #[derive(Debug)]
-    pub(super) struct Counted<B> {
-        #[pin]
-        body: B,
-        _busy: Option<Busy>,
-    }
-}
-
-impl<B: Body> Body for Counted<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -170,6 +194,35 @@ mod tests {
             assert!(!response.headers().contains_key("x-envoy-immediate-health-check-fail"));
             say_goodbye(&mut response, version, false);
             assert_eq!(response.headers()["x-envoy-immediate-health-check-fail"], "true");
+        }
+    }
+
+    /// Fails, and may not be asked again.
+    struct Broken(bool);
+
+    impl Service<()> for Broken {
+        type Response = ();
+        type Error = &'static str;
+        type Future = core::future::Pending<Result<(), &'static str>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+            assert!(!core::mem::replace(&mut self.0, true), "it was asked again");
+            Poll::Ready(Err("broken"))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            unreachable!("it is not ready")
+        }
+    }
+
+    #[test]
+    fn a_service_that_has_failed_is_not_asked_again() {
+        for call in [Call::new(Broken(false), ()), Call::later(Broken(false), ())] {
+            let call = core::pin::pin!(call);
+            let Poll::Ready(Err(error)) = call.poll(&mut Context::from_waker(Waker::noop())) else {
+                panic!("it has failed");
+            };
+            assert_eq!(error.to_string(), "broken");
         }
     }
 

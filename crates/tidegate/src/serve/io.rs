@@ -1,9 +1,10 @@
 //! What hyper leaves to the transport.
 //!
 //! **The first bytes.** A server for HTTP/1 and HTTP/2 on one port has to see how a connection
-//! begins before it knows which it is. hyper's timer for headers starts only after that, so someone
-//! who connects and sends nothing, or the first byte of HTTP/2's greeting and then nothing, would
-//! stay for ever. Until the greeting is over or is none, reading here fails when time is up.
+//! begins before it knows which it is.
+//!
+//! **Rest.** hyper is told that the connection has ended when that is a way to be rid of hyper
+//! (`protocol`).
 //!
 //! **Stalls.** A client that asks for much and reads nothing keeps its request in flight for ever.
 //! Writing fails when nothing could be written for too long.
@@ -13,14 +14,14 @@
 //! read yet. So when a body was given up, closing says first that no more will be written, and then
 //! goes on reading for a while.
 
-use super::Limits;
+use super::connection::Shared;
 use super::stall::Stall;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -44,12 +45,13 @@ impl Greeting {
 /// A transport that waits for nobody for ever, and does not reset what it has said last.
 pub(super) struct Transport<I> {
     io: I,
-    /// While it may yet be HTTP/2's greeting: what has come of it, and when the rest is due.
-    opening: Option<(Greeting, Pin<Box<Sleep>>)>,
-    /// Whether a body was given up.
-    given_up: Arc<AtomicBool>,
-    /// Whether it was HTTP/2's greeting.
-    http2: Arc<AtomicBool>,
+    /// While it may yet be HTTP/2's greeting.
+    opening: Option<Greeting>,
+    /// What was read before there was anybody to read it, and how much of that was read again.
+    unread: (Vec<u8>, usize),
+    /// The end was told, although it has not come.
+    rested: bool,
+    shared: Arc<Shared>,
     linger: Linger,
     stall: Stall,
 }
@@ -60,19 +62,44 @@ enum Linger {
 }
 
 impl<I> Transport<I> {
-    pub(super) fn new(
-        io: I,
-        limits: &Limits,
-        given_up: Arc<AtomicBool>,
-        http2: Arc<AtomicBool>,
-    ) -> Self {
+    pub(super) fn new(io: I, shared: Arc<Shared>) -> Self {
+        let limits = shared.limits;
         Self {
             io,
-            opening: Some((Greeting(0), Box::pin(sleep(limits.header_timeout)))),
-            given_up,
-            http2,
+            opening: Some(Greeting(0)),
+            unread: (Vec::new(), 0),
+            rested: false,
+            shared,
             linger: Linger::For(limits.discard_timeout),
             stall: Stall::new(limits.stall_max),
+        }
+    }
+
+    /// Whether it is not known yet which protocol it is.
+    pub(super) const fn is_opening(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    /// These come first when it is read the next time.
+    pub(super) fn unread(&mut self, bytes: Vec<u8>) {
+        self.unread = (bytes, 0);
+    }
+
+    /// Whether the end was told that has not come. From now on it was not.
+    pub(super) fn has_rested(&mut self) -> bool {
+        core::mem::take(&mut self.rested)
+    }
+
+    /// Reads again what was read before.
+    #[cold]
+    fn read_again(&mut self, buffer: &mut ReadBuf<'_>) {
+        let (bytes, from) = &mut self.unread;
+        let rest = bytes.get(*from..).unwrap_or_default();
+        let length = rest.len().min(buffer.remaining());
+        buffer.put_slice(rest.get(..length).unwrap_or_default());
+        *from += length;
+        if *from >= bytes.len() {
+            self.unread = (Vec::new(), 0);
         }
     }
 
@@ -86,6 +113,7 @@ impl<I> Transport<I> {
             self.stall.moved();
             return outcome;
         }
+        self.shared.activity.hold_up();
         ready!(self.stall.poll_waiting(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -98,26 +126,24 @@ impl<I: AsyncRead + Unpin> AsyncRead for Transport<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let before = buffer.filled().len();
-        match Pin::new(&mut this.io).poll_read(context, buffer) {
-            Poll::Ready(Ok(())) => {
-                if let Some((greeting, _)) = &mut this.opening
-                    && let Some(http2) = greeting.is_http2(&buffer.filled()[before..])
-                {
-                    this.http2.store(http2, Relaxed);
-                    this.opening = None;
-                }
-                Poll::Ready(Ok(()))
-            }
-            Poll::Pending => {
-                if let Some((_, sleep)) = &mut this.opening {
-                    ready!(sleep.as_mut().poll(context));
-                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-                }
-                Poll::Pending
-            }
-            failed @ Poll::Ready(Err(_)) => failed,
+        if !this.unread.0.is_empty() {
+            this.read_again(buffer);
+            return Poll::Ready(Ok(()));
         }
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut this.io).poll_read(context, buffer);
+        // Asked for at a moment in which nobody used it, and that moment is now.
+        if this.shared.rest.is_due() && outcome.is_pending() {
+            this.rested = true;
+            return Poll::Ready(Ok(()));
+        }
+        if let (Some(greeting), Poll::Ready(Ok(()))) = (&mut this.opening, &outcome)
+            && let Some(http2) = greeting.is_http2(&buffer.filled()[before..])
+        {
+            this.shared.http2.store(http2, Relaxed);
+            this.opening = None;
+        }
+        outcome
     }
 }
 
@@ -146,14 +172,20 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.io).poll_flush(context);
+        if outcome.is_ready() {
+            self.shared.activity.flushed();
+        }
         self.written(context, outcome)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.rested {
+            return Poll::Ready(Ok(()));
+        }
         if let Linger::For(span) = this.linger {
             ready!(Pin::new(&mut this.io).poll_shutdown(context))?;
-            if !this.given_up.load(Relaxed) {
+            if !this.shared.given_up.load(Relaxed) {
                 return Poll::Ready(Ok(()));
             }
             this.linger = Linger::Until(Box::pin(sleep(span)));

@@ -10,9 +10,10 @@ use tidegate_core::Ratio;
 #[non_exhaustive]
 pub struct Limits {
     /// How long the headers of a request may take to come, from when the connection is ready for
-    /// them. As hyper has one timer for both, an HTTP/1 connection is also closed when it was idle
-    /// for as long. Too short breaks slow phones and makes clients reconnect; too long lets someone
-    /// who sends a byte a second hold connections cheaply.
+    /// them, or up to a quarter longer. An HTTP/1 connection is also closed when it was idle for as
+    /// long, as nobody can tell the two apart before a byte has come. Too short breaks slow phones
+    /// and makes clients reconnect; too long lets someone who sends a byte a second hold
+    /// connections cheaply.
     pub header_timeout: Duration,
     /// How many bytes the headers of an HTTP/1 request may have: what most servers take at most is
     /// 8 to 64 KiB. It is also how much of a body is read at once. At least 8 KiB.
@@ -42,6 +43,10 @@ pub struct Limits {
     /// How long a connection may go without a request; nothing for as long as it likes. Clients
     /// that were idle for longer reconnect, or are watched over UDP.
     pub idle_max: Option<Duration>,
+    /// How long a connection of HTTP/1 has to be unused before nothing but its transport is kept,
+    /// or up to twice that; nothing for never. To make HTTP again when the next request comes takes
+    /// a few microseconds; to keep it takes 30 KiB.
+    pub rest_after: Option<Duration>,
     /// How old a connection may become before it is asked to end; nothing for as old as it likes.
     /// Connections that live for ever keep the tasks that were there first busier than those that
     /// came later.
@@ -75,6 +80,9 @@ impl Default for Limits {
             // As nginx has it.
             stall_max: Some(Duration::from_secs(60)),
             idle_max: Some(Duration::from_secs(300)),
+            // Who asks every second pays a few millionths of a core for it, and ten thousand who
+            // do not need no more than they did before they asked.
+            rest_after: Some(Duration::from_secs(1)),
             age_max: None,
             age_jitter: Ratio::percent(10),
             // At 1 MiB a new connection costs less than reading on. nginx keeps connections whose
@@ -114,6 +122,7 @@ impl Limits {
             (self.h2_ping_timeout.is_zero(), "h2_ping_timeout", "more than zero"),
             (self.stall_max == none, "stall_max", more),
             (self.idle_max == none, "idle_max", more),
+            (self.rest_after == none, "rest_after", more),
             (self.age_max == none, "age_max", more),
         ] {
             if wrong {
@@ -143,6 +152,7 @@ mod tests {
             (Limits { h2_ping_timeout: zero, ..good }, "h2_ping_timeout"),
             (Limits { stall_max: Some(zero), ..good }, "stall_max"),
             (Limits { idle_max: Some(zero), ..good }, "idle_max"),
+            (Limits { rest_after: Some(zero), ..good }, "rest_after"),
             (Limits { age_max: Some(zero), ..good }, "age_max"),
         ] {
             assert_eq!(limits.check().map_err(|error| error.name), Err(name));

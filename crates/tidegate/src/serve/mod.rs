@@ -38,6 +38,7 @@
 //! for: whoever holds it should watch [`Life`].
 
 mod activity;
+mod answer;
 mod body;
 mod connection;
 mod front;
@@ -45,6 +46,9 @@ mod io;
 mod limits;
 mod listener;
 mod peer;
+mod protocol;
+mod rest;
+mod seldom;
 mod stall;
 #[cfg(feature = "tls")]
 mod tls;
@@ -52,7 +56,7 @@ mod tls;
 pub use body::{BodyError, BodyLimits, Breach, Breached, RequestBody};
 pub use limits::{InvalidLimit, Limits};
 pub use listener::Listener;
-pub use peer::Peer;
+pub use peer::{Peer, Stay};
 #[cfg(feature = "tls")]
 pub use tidegate_tls::InvalidTls;
 #[cfg(feature = "tls")]
@@ -68,9 +72,10 @@ use core::pin::{Pin, pin};
 use core::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
-use hyper_util::server::conn::auto;
 use listener::Backoff;
+use protocol::Http;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -103,6 +108,7 @@ pub fn serve<L: Listener, M>(listener: L, make: M) -> Serve<L, M> {
         classify: None,
         welcome: None,
         goodbye_spread: Duration::ZERO,
+        introduces: true,
         warm_up: None,
         counters: Arc::default(),
         #[cfg(feature = "tls")]
@@ -123,6 +129,7 @@ pub struct Serve<L, M> {
     classify: Option<Classify>,
     welcome: Option<Welcome>,
     goodbye_spread: Duration,
+    introduces: bool,
     warm_up: Option<WarmUp>,
     counters: Arc<Counters>,
     #[cfg(feature = "tls")]
@@ -197,6 +204,14 @@ impl<L, M> Serve<L, M> {
         self
     }
 
+    /// Whether each request has its [`Peer`] among its extensions, as it has if not said. Where
+    /// `make` gives each connection a service that knows its peer, nobody looks there, and three
+    /// allocations a request are spared.
+    pub const fn introduce(mut self, introduces: bool) -> Self {
+        self.introduces = introduces;
+        self
+    }
+
     /// What has to be done before the task is ready. Health is answered meanwhile. If it fails, the
     /// server ends, and says why.
     pub fn prewarm<E: Into<BoxError>>(
@@ -240,6 +255,8 @@ pub struct Counters {
     pub unserved: AtomicU64,
     /// Connections that were cut off because they did not end when they were asked to.
     pub cut: AtomicU64,
+    /// Times that a connection was not used for so long that nothing but its transport was kept.
+    pub rested: AtomicU64,
 }
 
 /// Why a server ended in disorder.
@@ -267,8 +284,9 @@ struct Common {
     classify: Option<Classify>,
     welcome: Option<Welcome>,
     goodbye_spread: Duration,
+    introduces: bool,
     counters: Arc<Counters>,
-    http: auto::Builder<Executor>,
+    http: Http,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -329,6 +347,7 @@ where
             classify: self.classify,
             welcome: self.welcome,
             goodbye_spread: self.goodbye_spread,
+            introduces: self.introduces,
             counters: self.counters,
             #[cfg(feature = "tls")]
             tls: self.tls,
@@ -422,7 +441,7 @@ async fn next<L: Listener>(
 }
 
 /// Asks the gate.
-fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, (Place, Option<Held>))> {
+fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, Arc<peer::Held>)> {
     let held = match (&common.welcome, address) {
         (Some(welcome), Some(address)) => {
             let held = welcome(address);
@@ -443,7 +462,8 @@ fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, (Place, 
         Ok(()) => {
             counters.accepted.fetch_add(1, Relaxed);
             let place = Place::new(Arc::clone(&common.gate));
-            Some((Peer::new(address, class), (place, held)))
+            let held = Arc::new(peer::Held { _place: place, _guest: held });
+            Some((Peer::new(address, class, &held), held))
         }
         Err(refused) => {
             let counter = match refused.limit {
@@ -475,12 +495,15 @@ async fn secure_and_run<I, M, S, B>(
 {
     #[cfg(feature = "tls")]
     if let Some(tls) = &common.tls {
+        // In a box, as is what it comes to: connections without TLS need not have the room for it.
         let secured = tokio::select! {
-            secured = tls.accept(io, peer, &common.gate) => secured,
+            secured = Box::pin(tls.accept(io, peer, &common.gate)) => secured,
             () = common.life.draining() => return,
         };
         let counter = match secured {
-            Ok((io, peer)) => return connection::run(common, io, peer, make, dice).await,
+            Ok((io, peer)) => {
+                return Box::pin(connection::run(common, io, peer, make, dice)).await;
+            }
             Err(tls::Unsecured::Failed) => &common.counters.handshakes_failed,
             Err(tls::Unsecured::Refused) => &common.counters.refused_open,
         };
@@ -497,18 +520,14 @@ fn default_gate() -> Arc<ConnectionGate> {
 }
 
 /// hyper with all limits set.
-fn http(executor: Executor, limits: &Limits) -> auto::Builder<Executor> {
-    let mut builder = auto::Builder::new(executor);
-    let mut http1 = builder.http1();
-    http1
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .max_buf_size(limits.h1_buffer_max);
+fn http(executor: Executor, limits: &Limits) -> Http {
+    let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(executor));
+    // How long headers may take is seen to by whoever ends idle connections.
+    http1.header_read_timeout(None).max_buf_size(limits.h1_buffer_max);
     if let Some(headers) = limits.h1_headers_max {
         http1.max_headers(headers);
     }
-    builder
-        .http2()
+    http2
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.h2_streams_max)
         .max_header_list_size(limits.h2_header_list_max)
@@ -516,7 +535,7 @@ fn http(executor: Executor, limits: &Limits) -> auto::Builder<Executor> {
         .max_local_error_reset_streams(limits.h2_errors_max)
         .keep_alive_interval(limits.h2_ping_interval)
         .keep_alive_timeout(limits.h2_ping_timeout);
-    builder
+    Http { http1, http2 }
 }
 
 /// Makes clones of one service, for [`serve`].

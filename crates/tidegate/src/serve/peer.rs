@@ -1,8 +1,9 @@
 //! Who is at the other end of a connection.
 
+use super::connection::Place;
 use std::any::Any;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use tidegate_core::Criticality;
 
 /// Who is at the other end of a connection. Every request that came over it has one among its
@@ -19,19 +20,46 @@ struct Inner {
     identity: Option<Box<str>>,
     secure: bool,
     remembered: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Its connection's place among those that there may be, for as long as that is there.
+    place: Option<Weak<Held>>,
+}
+
+/// A connection's place among those that there may be. A connection that changes its protocol is no
+/// longer HTTP's, but somebody's all the same: who goes on with it keeps this.
+#[derive(Debug, Clone)]
+#[must_use = "the place is given back when this is dropped"]
+pub struct Stay(#[expect(dead_code, reason = "it is held, not looked at")] Arc<Held>);
+
+/// What is held for as long as a connection is there.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) _place: Place,
+    pub(super) _guest: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Peer {
-    pub(super) fn new(address: Option<SocketAddr>, criticality: Option<Criticality>) -> Self {
-        Self { inner: Arc::new(Inner { address, criticality, ..Inner::default() }) }
+    /// Of a connection that has a place.
+    pub(super) fn new(
+        address: Option<SocketAddr>,
+        criticality: Option<Criticality>,
+        place: &Arc<Held>,
+    ) -> Self {
+        let place = Some(Arc::downgrade(place));
+        Self { inner: Arc::new(Inner { address, criticality, place, ..Inner::default() }) }
+    }
+
+    /// Keeps the place of its connection, if that is still there.
+    pub fn stay(&self) -> Option<Stay> {
+        self.inner.place.as_ref()?.upgrade().map(Stay)
     }
 
     /// After the handshake, which may have told more about it.
     #[cfg(feature = "tls")]
     pub(super) fn secured(self, identity: Option<Box<str>>, class: Option<Criticality>) -> Self {
         let criticality = class.or(self.inner.criticality);
-        let address = self.inner.address;
-        let inner = Inner { address, criticality, identity, secure: true, ..Inner::default() };
+        let (address, place) = (self.inner.address, self.inner.place.clone());
+        let inner =
+            Inner { address, criticality, identity, secure: true, place, ..Inner::default() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -86,11 +114,11 @@ mod tests {
 
     #[test]
     fn what_is_known_is_found_out_once() {
-        let peer = Peer::new(None, None);
+        let peer = Peer::default();
         let clone = peer.clone();
         assert_eq!(peer.remember(|| 7_u32), Some(&7));
         assert_eq!(clone.remember(|| 8_u32), Some(&7));
         assert_eq!(clone.remember(|| "seven"), None);
-        assert_eq!(Peer::new(None, None).remember(|| 8_u32), Some(&8));
+        assert_eq!(Peer::default().remember(|| 8_u32), Some(&8));
     }
 }

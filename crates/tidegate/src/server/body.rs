@@ -136,9 +136,12 @@ impl<RB: http_body::Body<Data = Bytes>> http_body::Body for Body<RB> {
         match &self.kind {
             Kind::Ours { bytes } => bytes.is_none(),
             Kind::Within { body } => body.is_end_stream(),
-            Kind::Theirs { metered } => {
-                metered.body.as_ref().is_none_or(http_body::Body::is_end_stream)
-            }
+            // Trailers may come after the last byte.
+            Kind::Theirs { metered } => match (&metered.body, metered.serving.left()) {
+                (None, _) => true,
+                (Some(_), Some(1..)) => false,
+                (Some(body), _) => body.is_end_stream(),
+            },
         }
     }
 
@@ -148,10 +151,11 @@ impl<RB: http_body::Body<Data = Bytes>> http_body::Body for Body<RB> {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
             Kind::Within { body } => body.size_hint(),
-            Kind::Theirs { metered } => {
-                let hint = metered.body.as_ref().map(http_body::Body::size_hint);
-                hint.unwrap_or_else(|| SizeHint::with_exact(0))
-            }
+            Kind::Theirs { metered } => match (&metered.body, metered.serving.left()) {
+                (None, _) => SizeHint::with_exact(0),
+                (Some(_), Some(left)) => SizeHint::with_exact(left),
+                (Some(body), None) => body.size_hint(),
+            },
         }
     }
 }

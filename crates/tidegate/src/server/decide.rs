@@ -51,7 +51,7 @@ pub(super) fn decide<B>(
     request: &Request<B>,
     default: Option<Criticality>,
 ) -> Verdict<Serving> {
-    judge(task, request, default, None, |admitted| {
+    judge(task, request, default, None, None, |admitted| {
         let Admitted { permit, id, criticality, customer, protocol, .. } = admitted;
         let mut context = Context::new(task.clone(), criticality, customer);
         context.peer = admitted.known.cloned();
@@ -71,20 +71,21 @@ pub(super) fn decide<B>(
 }
 
 /// Decides, and makes what serves those who are admitted. The method is called `name`, or what the
-/// request says.
+/// request says; it comes from `peer`, or from whom its extensions say.
 #[inline]
 pub(super) fn judge<'a, B, T>(
     task: &'a Task,
     request: &'a Request<B>,
     default: Option<Criticality>,
     name: Option<&'a str>,
+    peer: Option<&'a PeerIdentity>,
     serve: impl FnOnce(Admitted<'a>) -> T,
 ) -> Verdict<T> {
     let (inner, headers) = (&task.inner, request.headers());
     let now = inner.clock.now();
     let mut incoming = Incoming::of(headers);
     let protocol = incoming.protocol;
-    let known = request.extensions().get::<PeerIdentity>();
+    let known = peer.or_else(|| request.extensions().get::<PeerIdentity>());
     #[cfg(feature = "hyper")]
     let known = known.or_else(|| {
         let peer = request.extensions().get::<crate::serve::Peer>()?;
@@ -103,10 +104,11 @@ pub(super) fn judge<'a, B, T>(
         let method = lane.method(name);
         let default = method.criticality.or(default).unwrap_or(inner.policy.criticality);
         let criticality = incoming.criticality_from(peer.peer(), default);
-        for cell in fault_cells(incoming.faults) {
-            lane.count(cell);
+        if !incoming.faults.is_empty() {
+            fault_cells(incoming.faults).for_each(|cell| lane.count(cell));
         }
-        let cost = lane.estimate(customer, method.id);
+        let cost = lane.estimate(customer, method.id, criticality);
+        lane.pace(&inner.pacer, cost);
         let mut about = admission::Request::new(criticality, cost)
             .customer(customer)
             .attempt(u8::try_from(incoming.attempt).unwrap_or(u8::MAX));

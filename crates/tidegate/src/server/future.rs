@@ -3,7 +3,8 @@
 use super::body::Body;
 use super::serving::{Serving, Turn};
 use super::turns::Place;
-use crate::executor::Tracked;
+use crate::context;
+use crate::executor::InPlace;
 use crate::task::Inner;
 use bytes::Bytes;
 use core::future::Future;
@@ -30,7 +31,7 @@ pin_project_lite::pin_project! {
         S: Service<Request<B>>,
     {
         Rejected { response: Option<Response<Bytes>> },
-        Within { #[pin] call: Call<S, B> },
+        Within { call: Call<S, B> },
         Served { #[pin] handler: Handler<S, B> },
     }
 }
@@ -83,7 +84,7 @@ where
                 None => polled_again(),
             },
             StateProjection::Within { call } => {
-                call.poll(waking).map_ok(|response| response.map(Body::within))
+                Pin::new(call).poll(waking).map_ok(|response| response.map(Body::within))
             }
             StateProjection::Served { handler } => handler.poll(waking),
         }
@@ -95,17 +96,20 @@ fn polled_again() -> ! {
     panic!("polled after it was ready")
 }
 
-pin_project_lite::pin_project! {
-    /// A call of the inner service, which may have to become ready first.
-    #[project = CallProjection]
-    pub(super) enum Call<S, B>
-    where
-        S: Service<Request<B>>,
-    {
-        Waiting { service: S, request: Option<Request<B>> },
-        Running { #[pin] future: S::Future },
-    }
+/// A call of the inner service, which may have to become ready first.
+///
+/// Futures of handlers are hundreds of bytes long, and are moved from one wrapper into the next
+/// before they are polled: a pointer to one is moved for less.
+pub(super) enum Call<S, B>
+where
+    S: Service<Request<B>>,
+{
+    Waiting(Box<(S, Option<Request<B>>)>),
+    Running(Pin<Box<S::Future>>),
 }
+
+// What is pinned is on the heap.
+impl<S: Service<Request<B>>, B> Unpin for Call<S, B> {}
 
 impl<S, B> Future for Call<S, B>
 where
@@ -116,13 +120,14 @@ where
     #[inline]
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
         loop {
-            match self.as_mut().project() {
-                CallProjection::Running { future } => return future.poll(waking),
-                CallProjection::Waiting { service, request } => {
+            match &mut *self {
+                Self::Running(future) => return future.as_mut().poll(waking),
+                Self::Waiting(waiting) => {
+                    let (service, request) = &mut **waiting;
                     ready!(service.poll_ready(waking))?;
                     let Some(request) = request.take() else { polled_again() };
-                    let future = service.call(request);
-                    self.set(Self::Running { future });
+                    let future = Box::pin(service.call(request));
+                    *self = Self::Running(future);
                 }
             }
         }
@@ -136,8 +141,9 @@ pin_project_lite::pin_project! {
     where
         S: Service<Request<B>>,
     {
-        #[pin]
-        call: Option<Tracked<Call<S, B>>>,
+        call: Option<Call<S, B>>,
+        // While there is a call.
+        count: InPlace,
         // Gone once the body of the answer has it.
         serving: Option<Serving>,
         place: Place,
@@ -161,17 +167,20 @@ where
     #[inline]
     fn new(task: &Inner, serving: Serving, call: Call<S, B>) -> Self {
         let limit = Limit::of(task, &serving);
-        let call = Some(task.executor.track_in_place(call));
-        Self { call, serving: Some(serving), place: Place::default(), limit }
+        let count = InPlace::new(&task.executor);
+        Self { call: Some(call), count, serving: Some(serving), place: Place::default(), limit }
     }
 
     /// Drops what is left of the handler at the cost of the request.
     fn drop_call(self: Pin<&mut Self>) {
-        let mut this = self.project();
+        let this = self.project();
         let Some(serving) = this.serving else { return };
         serving.leave(this.place);
         if this.call.is_some() {
-            serving.run(|| this.call.set(None));
+            serving.run(|| {
+                context::with(|_, context| this.count.leave(&context.task.inner.executor));
+                *this.call = None;
+            });
         }
     }
 }
@@ -185,16 +194,19 @@ where
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<Self::Output> {
-        let mut this = self.as_mut().project();
+        let this = self.as_mut().project();
         let Some(serving) = this.serving.as_mut() else { polled_again() };
         let turn = serving.turn(this.place, waking);
         let outcome = match turn {
             Turn::Now => serving.run(|| {
-                let Some(call) = this.call.as_mut().as_pin_mut() else { polled_again() };
-                let outcome = call.poll(waking);
+                let Some(call) = this.call.as_mut() else { polled_again() };
+                let outcome = context::with(|_, context| {
+                    this.count.poll(&context.task.inner.executor, Pin::new(call), waking)
+                });
+                let Some(outcome) = outcome else { polled_again() };
                 // What is left of it goes at the cost of the request, too.
                 if outcome.is_ready() {
-                    this.call.set(None);
+                    *this.call = None;
                 }
                 outcome
             }),

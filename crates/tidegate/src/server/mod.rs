@@ -153,11 +153,11 @@ impl<S: Clone> Service<S> {
         S: tower_service::Service<Request<B>>,
     {
         if core::mem::take(&mut self.ready) {
-            return future::Call::Running { future: self.inner.call(request) };
+            return future::Call::Running(Box::pin(self.inner.call(request)));
         }
         // The one that was asked whether it is ready is the one to wait for.
         let clone = self.inner.clone();
         let service = core::mem::replace(&mut self.inner, clone);
-        future::Call::Waiting { service, request: Some(request) }
+        future::Call::Waiting(Box::new((service, Some(request))))
     }
 }

@@ -16,6 +16,7 @@ use super::decide::Why;
 use super::trace::Trace;
 use super::turns::{BEGUN, Place};
 use crate::context::{Context, saying};
+use crate::events::{Answer, EndedSample, Ending};
 use crate::metrics::cell;
 use crate::report::Wanted;
 use crate::task::Inner;
@@ -29,12 +30,20 @@ use tidegate_core::{Cost, Timestamp};
 use tidegate_meter::Scope;
 use tidegate_wire::answer;
 use tidegate_wire::grpc::Code;
-use tidegate_wire::headers::GRPC_STATUS;
+use tidegate_wire::headers::{GRPC_STATUS, X_TIDEGATE_DECISION};
 use tidegate_wire::protocol::Protocol;
 use tidegate_wire::reject::DecisionId;
 
-/// The length of a body that says by itself where it ends.
-const TO_ITS_END: u64 = u64::MAX;
+/// How much of an answer's body is to go out still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owed {
+    /// Nobody knows before it ends.
+    ToItsEnd,
+    /// So many bytes, as its head says or as there is no body on the wire.
+    Bytes(u64),
+    /// So many bytes, as the body itself says.
+    OfBody(u64),
+}
 
 /// Whether a handler may be polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +70,7 @@ pub(super) struct Serving {
     good: bool,
     /// Whether its answer has no body on the wire, whatever the handler gives.
     pub(super) bodiless: bool,
-    /// Bytes of the answer that are to go out still; [`TO_ITS_END`] if nobody knows how many.
-    owed: u64,
+    owed: Owed,
     /// The load report that its answer is to carry.
     pub(super) wanted: Option<Wanted>,
     /// Whether it is worth a turn.
@@ -90,7 +98,7 @@ impl Serving {
             began: Timestamp::ZERO,
             good: false,
             bodiless: false,
-            owed: TO_ITS_END,
+            owed: Owed::ToItsEnd,
             wanted: None,
             dear: false,
             unknown: None,
@@ -207,26 +215,44 @@ impl Serving {
     }
 
     /// How many bytes of `body` a server will ask for.
-    fn owes<RB: http_body::Body>(&self, status: StatusCode, headers: &HeaderMap, body: &RB) -> u64 {
+    fn owes<RB: http_body::Body>(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &RB,
+    ) -> Owed {
         let no_body = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         if self.bodiless || no_body || status.is_informational() {
-            return 0;
+            return Owed::Bytes(0);
         }
         let told = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
-        body.size_hint().exact().or_else(told).unwrap_or(TO_ITS_END)
+        match body.size_hint().exact() {
+            Some(length) => Owed::OfBody(length),
+            None => told().map_or(Owed::ToItsEnd, Owed::Bytes),
+        }
+    }
+
+    /// How many bytes of the body are left, if that has said so: asking again goes through all that
+    /// is around it.
+    #[inline]
+    pub(super) const fn left(&self) -> Option<u64> {
+        match self.owed {
+            Owed::OfBody(left) => Some(left),
+            Owed::ToItsEnd | Owed::Bytes(_) => None,
+        }
     }
 
     /// The server has taken so many bytes of the answer.
     #[inline]
     pub(super) const fn taken(&mut self, bytes: usize) {
-        if self.owed != TO_ITS_END {
-            self.owed = self.owed.saturating_sub(bytes as u64);
+        if let Owed::Bytes(left) | Owed::OfBody(left) = &mut self.owed {
+            *left = left.saturating_sub(bytes as u64);
         }
     }
 
     /// The body was dropped, and had not said that it was over.
     pub(super) const fn dropped(&mut self) {
-        if self.owed > 0 {
+        if !matches!(self.owed, Owed::Bytes(0) | Owed::OfBody(0)) {
             self.good = false;
         }
     }
@@ -251,6 +277,9 @@ impl Serving {
         let below = self.with_context(Context::is_overloaded_below) == Some(true);
         if below && let Some(turned) = below::turn(status, headers, self.protocol) {
             self.count(cell::OVERLOADED_BELOW);
+            headers.insert(&X_TIDEGATE_DECISION, self.id.value());
+            let answer = Answer::new(turned, headers, Advice::DontRetry);
+            self.tell(Ending::OverloadedBelow, answer);
             return Some(turned);
         }
         // A gRPC answer without a status was cut off, unless it is not over yet.
@@ -270,7 +299,7 @@ impl Serving {
     /// The deadline has passed: the answer in the handler's place.
     pub(super) fn cancelled(&self) -> Option<Response<bytes::Bytes>> {
         self.count(cell::CANCELLED);
-        self.with_context(|context| {
+        let response = self.with_context(|context| {
             let rejection = Rejection {
                 reason: Reason::DeadlinePassed,
                 advice: Advice::DontRetry,
@@ -280,7 +309,27 @@ impl Serving {
             let peer = context.peer.as_ref().unwrap_or(&context.task.inner.stranger);
             let why = Why { task: &context.task, peer, customer: context.customer };
             why.reject(&rejection, self.id, self.protocol, self.version)
-        })
+        })?;
+        let answer = Answer::new(response.status(), response.headers(), Advice::DontRetry);
+        self.tell(Ending::Cancelled, answer);
+        Some(response)
+    }
+
+    /// It got another answer than its handler's.
+    #[cold]
+    fn tell(&self, how: Ending, answer: Answer) {
+        self.with_context(|context| {
+            let task = &context.task.inner;
+            task.events.ended(&EndedSample {
+                at: task.clock.now(),
+                id: self.id,
+                how,
+                criticality: context.admitted_as,
+                customer: context.customer,
+                attempt: context.attempt,
+                answer,
+            });
+        });
     }
 
     fn report(&mut self, headers: &mut HeaderMap) {
@@ -302,6 +351,7 @@ impl Serving {
         let now = task.clock.now();
         let in_time = context.deadline.is_none_or(|deadline| now <= deadline);
         let good = (self.good && in_time).then_some(context.admitted_as);
+        let permit = if context.has_heard() { permit } else { permit.in_full() };
         task.with_lane(|lane| {
             lane.complete(permit, context.method, cost, now);
             lane.ended(now.since(self.began), good);

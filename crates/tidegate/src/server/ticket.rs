@@ -8,6 +8,7 @@
 //! [`Task::admit`] gives a [`Ticket`], which is in flight until it is dropped, however the request
 //! ends.
 
+use super::PeerIdentity;
 use super::decide::{Admitted, Verdict, judge};
 use super::serving::is_known;
 use super::trace::Trace;
@@ -16,12 +17,12 @@ use crate::report::{COST_NAME, Wanted};
 use crate::task::Task;
 use bytes::Bytes;
 use core::time::Duration;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use tidegate_core::admission::Permit;
 use tidegate_core::attribution::ClassId;
 use tidegate_core::cost::MethodId;
 use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
-use tidegate_wire::headers::{ENDPOINT_LOAD_METRICS, ENDPOINT_LOAD_METRICS_BIN};
+use tidegate_wire::headers::ENDPOINT_LOAD_METRICS;
 use tidegate_wire::protocol::Protocol;
 use tidegate_wire::reject::DecisionId;
 use tidegate_wire::{answer, orca};
@@ -72,7 +73,30 @@ impl Task {
         method: Option<&str>,
         default: Option<Criticality>,
     ) -> Admission {
-        let verdict = judge(self, request, default, method, |admitted| {
+        self.decide(request, method, default, None)
+    }
+
+    /// The same for a request from `peer`, be it said by its extensions or not.
+    #[inline]
+    pub fn admit_from<B>(
+        &self,
+        peer: &PeerIdentity,
+        request: &Request<B>,
+        method: Option<&str>,
+        default: Option<Criticality>,
+    ) -> Admission {
+        self.decide(request, method, default, Some(peer))
+    }
+
+    #[inline]
+    fn decide<B>(
+        &self,
+        request: &Request<B>,
+        method: Option<&str>,
+        default: Option<Criticality>,
+        peer: Option<&PeerIdentity>,
+    ) -> Admission {
+        let verdict = judge(self, request, default, method, peer, |admitted| {
             let Admitted { permit, id, protocol, method, customer, name, .. } = admitted;
             let class = self.inner.remote.as_ref().map(|remote| {
                 let class = remote.classes.class(customer, method.id);
@@ -211,9 +235,9 @@ impl Ticket {
     /// What the program says about itself.
     #[inline]
     fn read(&mut self, headers: &mut HeaderMap) {
-        let there = headers.contains_key(&ENDPOINT_LOAD_METRICS_BIN)
-            || headers.contains_key(&ENDPOINT_LOAD_METRICS);
-        if there {
+        // Both names begin so; to look for them would be to hash them, for nothing in most answers.
+        let there = |name: &HeaderName| name.as_str().starts_with(ENDPOINT_LOAD_METRICS.as_str());
+        if headers.keys().any(there) {
             self.read_report(headers);
         }
     }

@@ -34,11 +34,13 @@
 //! ```
 
 pub mod linux;
+mod pacer;
 mod sampler;
 mod sampling;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
+pub(crate) use pacer::{Paced, Pacer};
 pub use sampler::{Handle, Sampler, StartError};
 pub use sampling::{Health, Sampling, Tick};
 pub use tidegate_core::signal::{Combine, Reading, Role};

@@ -1,16 +1,21 @@
-//! A thread that looks at the signals every few milliseconds.
+//! A thread that looks at the signals as often as it matters.
 //!
 //! It is a thread of the system and not a task: in overload, a task that should notice the overload
 //! would wait in the very queue that it is to measure. It sleeps nearly all the time, which makes
 //! the kernel let it run soon when it wakes.
 //!
 //! ```text
-//! every 10 ms:   executor load and delay, signals of the service   -> Seen -> the controller
+//! every look:    executor load and delay, signals of the service   -> Seen -> the controller
 //! every 100 ms:  CPU time, run delay, pressure, throttling
 //! every 1 s:     memory                                        every 10 s: how many CPUs there are
 //! ```
+//!
+//! Looks are a tick (10 ms) apart. That of a task is paced: while little work comes and nothing is
+//! near its target it looks every 50 ms, or once a quarter of what its CPUs do in a tick has come
+//! (see [`tidegate_core::admission::pace`]), but as often as the signals of the service ask for.
 
 use super::linux::{self, Reader};
+use super::pacer::Pacer;
 use super::sampling::{Board, CpuCount, Executors, Health, Sampling, Source, Tick};
 use super::{Combine, Role, Signal};
 use crate::clock::Clock;
@@ -64,6 +69,7 @@ pub struct Sampler {
     delay_target: Duration,
     watches: Vec<Watch>,
     signals: Vec<Box<dyn Signal>>,
+    pacer: Option<Arc<Pacer>>,
 }
 
 impl core::fmt::Debug for Sampler {
@@ -104,7 +110,14 @@ impl Sampler {
             delay_target: Self::DELAY_TARGET,
             watches: Vec::new(),
             signals: Vec::new(),
+            pacer: None,
         }
+    }
+
+    /// Looks when `pacer` says, no more often than every tick.
+    pub(crate) fn paced(mut self, pacer: Arc<Pacer>) -> Self {
+        self.pacer = Some(pacer);
+        self
     }
 
     /// How often to look; [`Sampler::TICK`] if not said.
@@ -217,10 +230,13 @@ impl Sampler {
         if self.tick < Self::TICK_MIN {
             return Err(StartError::Tick { found: self.tick });
         }
-        let (clock, tick) = (self.clock.clone(), self.tick);
+        let (clock, tick, pacer) = (self.clock.clone(), self.tick, self.pacer.clone());
+        let most = self.signals.iter().map(Signal::period).min();
+        let most = most.unwrap_or(Duration::MAX).max(tick);
         let sampling = self.build()?;
         let shared = Arc::new(Shared { board: sampling.board.clone(), ..Shared::default() });
-        let runner = Runner { clock, tick, sampling, shared: Arc::clone(&shared), on_tick };
+        let pauses = Pauses { tick, most, pacer };
+        let runner = Runner { clock, pauses, sampling, shared: Arc::clone(&shared), on_tick };
         let thread = std::thread::Builder::new()
             .name("tidegate-sampler".to_owned())
             .spawn(move || runner.run())?;
@@ -264,9 +280,30 @@ struct Shared {
     panics: AtomicU64,
 }
 
+/// From one look to the next.
+struct Pauses {
+    tick: Duration,
+    /// As a signal asks to be read.
+    most: Duration,
+    pacer: Option<Arc<Pacer>>,
+}
+
+impl Pauses {
+    /// The longest.
+    fn longest(&self) -> Duration {
+        let rest = self.pacer.as_ref().map_or(self.tick, |pacer| pacer.rest());
+        rest.clamp(self.tick, self.most)
+    }
+
+    /// Whether somebody wants it to be the shortest.
+    fn is_asked(&self) -> bool {
+        self.pacer.as_ref().is_some_and(|pacer| pacer.is_asked())
+    }
+}
+
 struct Runner<F> {
     clock: Clock,
-    tick: Duration,
+    pauses: Pauses,
     sampling: Sampling,
     shared: Arc<Shared>,
     on_tick: F,
@@ -274,32 +311,41 @@ struct Runner<F> {
 
 impl<F: FnMut(Tick)> Runner<F> {
     fn run(mut self) {
-        let mut next = Instant::now();
+        if let Some(pacer) = &self.pauses.pacer {
+            pacer.begin();
+        }
+        let mut due = Instant::now();
         while !self.shared.stop.load(Ordering::Acquire) {
+            if let Some(pacer) = &self.pauses.pacer {
+                pacer.looked();
+            }
             let tick = self.sampling.tick(self.clock.now());
             let on_tick = &mut self.on_tick;
             if catch_unwind(AssertUnwindSafe(|| on_tick(tick))).is_err() {
                 self.shared.panics.fetch_add(1, Ordering::Relaxed);
             }
             self.shared.ticks.fetch_add(1, Ordering::Relaxed);
-            next += self.tick;
-            if next < Instant::now() {
+            let pause = self.pauses.longest();
+            if due + pause < Instant::now() {
                 // What was missed is not made up for: nothing has happened at those times.
                 self.shared.late.fetch_add(1, Ordering::Relaxed);
-                next = Instant::now() + self.tick;
+                due = Instant::now();
             }
-            self.rest(next);
+            due = self.rest(due + self.pauses.tick, due + pause);
         }
     }
 
-    /// Until `next`, or until it is to stop.
-    fn rest(&self, next: Instant) {
+    /// Until `last`, or after `first` as soon as somebody asks, or until it is to stop. Returns
+    /// when the look was due.
+    fn rest(&self, first: Instant, last: Instant) -> Instant {
         loop {
-            let left = next.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.shared.stop.load(Ordering::Acquire) {
-                return;
+            let now = Instant::now();
+            let asked = self.pauses.is_asked();
+            let until = if asked { first } else { last };
+            if now >= until || self.shared.stop.load(Ordering::Acquire) {
+                return if asked { now } else { last };
             }
-            std::thread::park_timeout(left);
+            std::thread::park_timeout(until - now);
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::executor::Executor;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use tidegate_core::admission::pace::Pace;
 use tidegate_core::decision::SignalId;
 use tidegate_core::signal::Signals;
 
@@ -253,4 +254,43 @@ fn a_handle_may_be_dropped_by_the_one_who_is_told() {
     dropped.recv().unwrap();
     // The thread ends, and with it the sender.
     assert!(dropped.recv().is_err());
+}
+
+#[test]
+fn a_sampler_that_rests_looks_when_it_is_asked() {
+    let pacer = Arc::new(Pacer::new(Pace::new(Duration::from_millis(1))));
+    let (tell, looks) = channel();
+    let resting = Arc::clone(&pacer);
+    let sampler = Sampler::new(Clock::monotonic()).tick(Duration::from_millis(1));
+    let sampler = sampler.paced(Arc::clone(&pacer)).start(move |_| {
+        resting.set_rest(Duration::from_secs(3_600));
+        // Whoever listens may have gone.
+        let _ = tell.send(());
+    });
+    let sampler = sampler.expect("a sampler");
+    for number in 1..=3 {
+        looks.recv_timeout(Duration::from_secs(60)).expect("a look");
+        assert_eq!(pacer.looks(), number);
+        pacer.ask();
+    }
+    drop(sampler);
+}
+
+#[test]
+fn a_signal_is_read_as_often_as_it_asks_for() {
+    let pacer = Arc::new(Pacer::new(Pace::new(Duration::from_millis(1))));
+    let (tell, looks) = channel();
+    let resting = Arc::clone(&pacer);
+    let sampler = Sampler::new(Clock::monotonic()).tick(Duration::from_millis(1));
+    let sampler = sampler.signal(from_fn("mine", 1.0, |_| Some(0.0))).paced(pacer);
+    let sampler = sampler.start(move |_| {
+        resting.set_rest(Duration::from_secs(3_600));
+        // Whoever listens may have gone.
+        let _ = tell.send(());
+    });
+    let sampler = sampler.expect("a sampler");
+    for _ in 0..3 {
+        looks.recv_timeout(Duration::from_secs(60)).expect("a look");
+    }
+    drop(sampler);
 }

@@ -11,7 +11,7 @@ use crate::metrics::{Counting, Observed};
 use crate::report::{LoadReports, Reports};
 use crate::server::{PeerIdentity, Turns};
 use crate::signals::linux::{self, CpuTime, MemoryUse, Reader};
-use crate::signals::{Sampler, Signal, StartError};
+use crate::signals::{Pacer, Sampler, Signal, StartError};
 use crate::workplace::{Remote, Workplace};
 use arc_swap::ArcSwap;
 use core::num::NonZeroU64;
@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, OnceLock};
 use tidegate_core::admission::AdmissionGate;
+use tidegate_core::admission::pace::Pace;
 use tidegate_core::admission::shed::ShedConfig;
 use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::cost::CostTable;
@@ -261,7 +262,8 @@ impl Builder {
         self
     }
 
-    /// How often to look at the signals; 10 ms if not said.
+    /// How often to look at the signals when it matters; 10 ms if not said. In calm it is a fifth
+    /// as often: see [`tidegate_core::admission::pace`].
     pub const fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
@@ -340,7 +342,8 @@ impl Builder {
         let (task, watch, parts) = self.assemble()?;
         let Parts { cpus, shed, attempts, tick, signals, workplace } = parts;
         let inner = &task.inner;
-        let mut sampler = Sampler::new(inner.clock.clone()).tick(tick);
+        let pacer = Arc::clone(&inner.pacer);
+        let mut sampler = Sampler::new(inner.clock.clone()).tick(tick).paced(pacer);
         sampler = match &workplace {
             Some(_) => sampler.signal(Said::new(inner)).signal(Latency::new(inner)),
             None => sampler.watch(watch),
@@ -409,6 +412,7 @@ impl Builder {
             quota_source: Mutex::new(None),
             busy: AtomicBool::new(false),
             turns: Turns::new(workers()),
+            pacer: Arc::new(Pacer::new(Pace::new(self.tick))),
             remote: self.workplace.is_some().then(Remote::new),
             sampler: OnceLock::new(),
             clock: self.clock,

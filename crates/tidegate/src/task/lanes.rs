@@ -10,6 +10,7 @@
 
 use super::Inner;
 use super::methods::{Finder, Method};
+use crate::signals::{Paced, Pacer};
 use crate::workplace::cells;
 use core::time::Duration;
 use std::cell::RefCell;
@@ -33,6 +34,11 @@ pub(crate) struct Lane {
     counts: Writer,
     methods: Finder,
     rng: SeededRng,
+    /// What has come since the look of this number, which asks for the next.
+    come: Cost,
+    look: u32,
+    /// Once it has let anything in.
+    paced: Option<Paced>,
     /// Where the work is done elsewhere.
     remote: Option<Writer>,
     /// For work that goes on after its request is done; most threads never need it.
@@ -49,6 +55,10 @@ impl Lane {
             methods: task.methods.finder(),
             // Draws have to differ between threads and tasks, or all would shed in step.
             rng: SeededRng::new(RandomState::new().build_hasher().finish()),
+            come: Cost::ZERO,
+            // None that there was.
+            look: u32::MAX,
+            paced: None,
             remote: task.remote.as_ref().map(|remote| remote.counting.writer()),
             #[cfg(feature = "tokio")]
             late: None,
@@ -61,13 +71,33 @@ impl Lane {
     }
 
     #[inline]
-    pub(crate) fn estimate(&self, customer: CustomerId, method: MethodId) -> Cost {
-        self.costs.estimate(customer, method)
+    pub(crate) fn estimate(
+        &self,
+        customer: CustomerId,
+        method: MethodId,
+        criticality: Criticality,
+    ) -> Cost {
+        self.costs.estimate(customer, method.answering(self.gate.degrades(criticality)))
     }
 
     #[inline]
     pub(crate) fn admit(&mut self, request: &Request, now: Timestamp) -> Decision {
         self.gate.admit(request, now, &mut self.rng)
+    }
+
+    /// So much work has come: asks `pacer` for a look once it is enough.
+    #[inline]
+    pub(crate) fn pace(&mut self, pacer: &Arc<Pacer>, cost: Cost) {
+        let look = pacer.looks();
+        if look != self.look {
+            (self.look, self.come) = (look, Cost::ZERO);
+            self.paced.get_or_insert_with(|| pacer.join());
+        }
+        self.come += cost;
+        if self.come >= pacer.worth() {
+            self.come = Cost::ZERO;
+            pacer.ask();
+        }
     }
 
     /// A request is done.
@@ -79,7 +109,7 @@ impl Lane {
         actual: Cost,
         now: Timestamp,
     ) {
-        self.costs.record(permit.customer(), method, actual);
+        self.costs.record(permit.customer(), method.answering(permit.degrade()), actual);
         crate::metrics::count_cost(&mut self.counts, actual);
         self.gate.complete(permit, actual, now);
     }

@@ -16,9 +16,9 @@
 //! ```
 //!
 //! The task owns the gate that requests pass and the controller that sets it, the cost model, the
-//! customers, the executor that counts who wants the CPU, and a thread that looks at all this every
-//! ten milliseconds (`tick`). It is a handle: clones are the same task, and when the last one goes
-//! the thread ends.
+//! customers, the executor that counts who wants the CPU, and a thread that looks at all this up to
+//! a hundred times a second (`tick`). It is a handle: clones are the same task, and when the last
+//! one goes the thread ends.
 //!
 //! **One to a process.** CPU time is metered for the process as a whole. Two tasks in one process
 //! work, but each takes what requests of both use for its own, and so thinks itself capable of
@@ -40,7 +40,7 @@ use crate::executor::Executor;
 use crate::metrics::{Counting, Observed, Snapshot};
 use crate::report::Reports;
 use crate::server::{self, PeerIdentity, Turns};
-use crate::signals::{Handle, Health};
+use crate::signals::{Handle, Health, Pacer};
 use crate::workplace::Remote;
 use arc_swap::ArcSwap;
 use builder::Policy;
@@ -102,6 +102,8 @@ pub(crate) struct Inner {
     /// Whether no CPU idled between the last two looks.
     busy: AtomicBool,
     pub(crate) turns: Turns,
+    /// When the sampler looks again.
+    pub(crate) pacer: Arc<Pacer>,
     /// Where the work is done elsewhere: what is counted of it.
     pub(crate) remote: Option<Remote>,
     sampler: OnceLock<Handle>,

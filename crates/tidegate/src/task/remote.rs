@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use tidegate_core::admission::Seen;
 use tidegate_core::admission::outside::Outside;
 use tidegate_core::attribution::{Attribution, CLASSES};
+use tidegate_core::signal::{Answers, LatencyGradient};
 use tidegate_core::{Cost, Timestamp, Utilization};
 
 /// Quotas are changed by people and by autoscalers, both slower than this.
@@ -20,15 +21,6 @@ const CPUS_PERIOD: Duration = Duration::from_secs(10);
 const SAID_MAX: Duration = Duration::from_secs(3);
 /// How long answers take is looked at over this long: at a hundred requests a second that is ten.
 const LATENCY_PERIOD: Duration = Duration::from_millis(100);
-/// Fewer answers than this say little about how long others take.
-const ANSWERS_MIN: u64 = 5;
-/// Answers may take so many times what they take at best. Work counts as waiting from less than
-/// half of it on, so that what gets done then is known to be all that can be.
-const LATENCY_TARGET: f64 = 4.0;
-/// The best is forgotten in a few minutes, by so much in each period.
-const LATENCY_LEAK: f64 = 1.000_5;
-/// …but only while answers take less than so many times as long.
-const LATENCY_CALM: f64 = 3.0;
 
 /// What a task with a workplace does every ten milliseconds.
 pub(super) struct RemoteTicker {
@@ -157,28 +149,12 @@ impl Signal for Said {
 /// How long answers take, over what they take at best.
 pub(super) struct Latency {
     task: Weak<Inner>,
-    /// Answers so far, and how long they took together, in nanoseconds.
-    last: (u64, u64),
-    best: Option<f64>,
+    gradient: LatencyGradient,
 }
 
 impl Latency {
     pub(super) fn new(task: &Arc<Inner>) -> Self {
-        Self { task: Arc::downgrade(task), last: (0, 0), best: None }
-    }
-
-    /// `answers` took `nanos` together.
-    fn record(&mut self, answers: u64, nanos: u64) -> Option<f64> {
-        if answers < ANSWERS_MIN {
-            return None;
-        }
-        let mean = nanos as f64 / answers as f64;
-        // In a long overload the best must not follow what it is to be held against.
-        let calm = |best: &f64| mean < LATENCY_CALM * best;
-        let leak = if self.best.as_ref().is_some_and(calm) { LATENCY_LEAK } else { 1.0 };
-        let best = self.best.map_or(mean, |best| (best * leak).min(mean));
-        self.best = Some(best);
-        Some(mean / best.max(1.0))
+        Self { task: Arc::downgrade(task), gradient: LatencyGradient::new() }
     }
 }
 
@@ -188,16 +164,12 @@ impl Signal for Latency {
     }
 
     fn target(&self) -> f64 {
-        LATENCY_TARGET
+        LatencyGradient::TARGET
     }
 
-    fn sample(&mut self, _: Timestamp) -> Option<Utilization> {
-        let now = metrics::answers(&*self.task.upgrade()?);
-        let since = (now.0.wrapping_sub(self.last.0), now.1.wrapping_sub(self.last.1));
-        if since.0 >= ANSWERS_MIN {
-            self.last = now;
-        }
-        Utilization::new(self.record(since.0, since.1)?).ok()
+    fn sample(&mut self, now: Timestamp) -> Option<Utilization> {
+        let (count, nanos) = metrics::answers(&*self.task.upgrade()?);
+        Utilization::new(self.gradient.record(Answers { count, nanos }, now)?).ok()
     }
 
     // Once it is known what can be done, what is in flight says the same, and sooner.

@@ -120,6 +120,36 @@ fn limits_of_many_are_set_at_once_and_who_is_removed_is_one_of_everyone_else() {
     assert_eq!(task.set_limits_of(&[("d", cpus(1.0))]), [None]);
 }
 
+/// A millisecond each, and a quarter of a tick is 2.5 ms.
+#[tokio::test]
+async fn requests_ask_for_a_look_once_enough_of_them_have_come() {
+    let guess = tidegate_core::Cost::from_millis(1);
+    let task = || Task::builder("test").cost_guess(guess).tick(Duration::from_millis(10)).build();
+    let served = task().unwrap();
+    let asked = |task: &Task| task.inner.pacer.is_asked();
+    // They hang, so that what they really cost does not come in.
+    let handler = service_fn(|_: Request<()>| {
+        core::future::pending::<Result<Response<Full<bytes::Bytes>>, core::convert::Infallible>>()
+    });
+    let mut service = served.layer().layer(handler);
+    let mut calls = Vec::new();
+    for expected in [false, false, true] {
+        service.ready().await.expect("it is ready");
+        calls.push(tower::Service::call(&mut service, Request::new(())));
+        assert_eq!(asked(&served), expected, "{} have come", calls.len());
+    }
+    served.inner.pacer.looked();
+    calls.push(tower::Service::call(&mut service, Request::new(())));
+    assert!(!asked(&served), "what came before the look counts no more");
+
+    let handed_on = task().unwrap();
+    let mut tickets = Vec::new();
+    for expected in [false, false, true] {
+        tickets.push(handed_on.admit(&Request::new(()), None, None));
+        assert_eq!(asked(&handed_on), expected, "{} have come", tickets.len());
+    }
+}
+
 /// Two tasks in one thread, and threads that end with a task's lane.
 #[test]
 fn lanes_are_those_of_their_task() {

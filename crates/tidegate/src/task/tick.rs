@@ -1,4 +1,4 @@
-//! What is done every ten milliseconds, off the request path.
+//! What is done at each look, every ten milliseconds or less often, off the request path.
 //!
 //! ```text
 //! signals, load, CPU used by requests  ->  the controller  ->  the gate
@@ -98,6 +98,10 @@ impl Ticker {
         let tick = &tick;
         self.count_cpus(task, tick.cpus);
         let plan = self.controller.tick(&task.gate, seen, tick.now);
+        let elapsed = tick.now.since(self.at);
+        let (pacer, pace) = (&task.pacer, task.pacer.pace());
+        pacer.set_rest(pace.rest(&seen, &plan, elapsed));
+        pacer.set_worth(task.factor.cost_of(pace.worth(tick.cpus, pacer.threads())));
         task.events.tick(&task.gate, &plan, tick.now);
         self.report(task, tick, &before);
         self.slow.tick(task, &totals, tick.now);
@@ -200,8 +204,9 @@ mod tests {
         fn serve(&self, failed: bool) {
             let (inner, now) = (&self.task.inner, self.task.clock().now());
             inner.with_lane(|lane| {
-                let cost = lane.estimate(CustomerId::DEFAULT, MethodId::default());
-                let request = Request::new(Criticality::Critical, cost);
+                let (customer, criticality) = (CustomerId::DEFAULT, Criticality::Critical);
+                let cost = lane.estimate(customer, MethodId::default(), criticality);
+                let request = Request::new(criticality, cost);
                 let Decision::Admit(permit) = lane.admit(&request, now) else { return };
                 lane.complete(permit, MethodId::default(), Cost::from_micros(100), now);
                 if failed {
@@ -241,6 +246,48 @@ mod tests {
         assert_eq!(name, &None);
         let used = usage.used[Criticality::Critical.index()].as_cpus();
         assert!((used - 0.02).abs() < 0.001, "{used}");
+    }
+
+    /// The rig's task has two CPUs and ticks of 10 ms: 5 ms of work are worth a look.
+    #[test]
+    fn threads_ask_for_a_look_after_their_part_of_a_quarter_of_what_the_cpus_do() {
+        let mut rig = Rig::new();
+        let task = rig.task.clone();
+        let come = |micros| {
+            let (inner, cost) = (&task.inner, Cost::from_micros(micros));
+            inner.with_lane(|lane| lane.pace(&inner.pacer, cost));
+        };
+        let worth = |rig: &mut Rig| {
+            rig.tick(Seen::new(Reading::IDLE));
+            rig.task.inner.pacer.worth()
+        };
+        assert_eq!(worth(&mut rig), Cost::from_micros(2_500), "nobody lets anything in");
+        let barrier = std::sync::Barrier::new(8);
+        let (of_eight, asked) = std::thread::scope(|scope| {
+            let others = [(); 7].map(|()| {
+                scope.spawn(|| {
+                    come(1);
+                    barrier.wait();
+                    barrier.wait();
+                })
+            });
+            come(1);
+            barrier.wait();
+            let of_eight = worth(&mut rig);
+            task.inner.pacer.looked();
+            let asked = [624, 1].map(|micros| {
+                come(micros);
+                task.inner.pacer.is_asked()
+            });
+            barrier.wait();
+            // A thread that is joined has dropped its lane.
+            for other in others {
+                other.join().expect("it does not panic");
+            }
+            (of_eight, asked)
+        });
+        assert_eq!((of_eight, asked), (Cost::from_micros(625), [false, true]));
+        assert_eq!(worth(&mut rig), Cost::from_micros(2_500), "the others have gone");
     }
 
     #[test]

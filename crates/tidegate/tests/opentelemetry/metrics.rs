@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tidegate::Task;
 use tidegate::client::{Balance, Balancer, Discovery, Endpoint, Layer};
-use tidegate::metrics::{Calls, Collector, names, observe, observe_calls};
+use tidegate::metrics::{Calls, Collector, Copies, Queue, names, observe, observe_calls};
 use tidegate_core::balance::WeightedConfig;
 use tidegate_core::decision::Reason;
 use tidegate_core::fleet::Limits;
@@ -302,6 +302,18 @@ fn calls() -> (Calls, impl AsyncFn(&str)) {
     let balancer = Balancer::builder(discovery, make).balance(policy).build().unwrap();
     let calls = Calls::default().client(&layer).unwrap();
     let calls = calls.balancer("inventory", &balancer).unwrap();
+    let copies = || {
+        let mut copies = Copies::default();
+        (copies.count, copies.bytes) = (3, 4_000);
+        copies.events = vec![("kept", 5)];
+        copies
+    };
+    let calls = calls
+        .queue("inventory", Queue::default)
+        .unwrap()
+        .edge(|| vec![("stripped_header", 6)])
+        .copies(copies)
+        .datagrams(|| vec![("answered", 7)]);
     let client = layer.layer(balancer);
     let call = async move |criticality: &str| {
         let request = Request::get("/").header("x-criticality", criticality);
@@ -344,15 +356,23 @@ async fn what_is_asked_of_others_is_collected_and_scraped_by_the_same_names() {
     let throttle = "tidegate_client_throttle_ratio{criticality=\"CRITICAL\",service=\"inventory\"}";
     assert_eq!(of(throttle), 0.0);
     assert!(of("tidegate_client_budget_retries{service=\"inventory\"}") >= 0.0);
+    for (row, value) in [
+        ("tidegate_edge_events_total{event=\"stripped_header\"}", 6.0),
+        ("tidegate_stale_copies", 3.0),
+        ("tidegate_stale_bytes", 4_000.0),
+        ("tidegate_stale_events_total{event=\"kept\"}", 5.0),
+        ("tidegate_health_datagrams_total{event=\"answered\"}", 7.0),
+    ] {
+        assert_eq!(of(row), value, "{row}");
+    }
     assert_eq!(found, scrape_of(Collector::of_calls(calls.clone())));
 
     // Each is one of the names that there are; with a task's, all are there.
     let task = Task::builder("test").build().unwrap();
     let both = scrape_of(Collector::new(&task).calls(calls));
     let names = names();
-    let calls = names.iter().filter(|known| known.labels.contains(&"service"));
-    // Queues of batch work are other doors.
-    for known in calls.filter(|known| !known.name.starts_with("tidegate_batch_")) {
+    let labelled = |label: &&str| ["service", "event"].contains(label);
+    for known in names.iter().filter(|known| known.labels.iter().any(labelled)) {
         let mut labels = known.labels.clone();
         labels.sort_unstable();
         let found = both.keys().find_map(|name| name.strip_prefix(&format!("{}{{", known.name)));

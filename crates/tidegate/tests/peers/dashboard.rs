@@ -180,6 +180,46 @@ fn parts_stand_side_by_side_and_a_phone_shows_one_column() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
+/// A quota server's page has a panel that tasks have not.
+#[test]
+fn who_was_over_is_there_as_text_and_reached_by_keys() {
+    let Some(mut browser) = Browser::start(1280, 900) else { return };
+    let stage = Stage::begin();
+    let was_over = |customer: &str, ended_ms| {
+        let mut over = tidegate::admin::api::Over::default();
+        customer.clone_into(&mut over.customer);
+        (over.began_ms, over.ended_ms, over.wanted_max) = (1_000, ended_ms, 20.0);
+        over.sentence = format!("{customer} asked for <b>more</b>");
+        over
+    };
+    let quota = move || {
+        let mut snapshot = tidegate::admin::api::Snapshot::default();
+        snapshot.overs = Some(vec![was_over("gmail", None), was_over("<i>crawler</i>", Some(9))]);
+        snapshot
+    };
+    let admin = tidegate::admin::Admin::empty().source("search", quota);
+    let page = admin.part("task", &stage.task).spawn("127.0.0.1:0").unwrap();
+    browser.open(&format!("http://{}/", page.address()));
+    browser.until("document.querySelectorAll('[data-panel=overs][data-filled=true]').length === 1");
+    browser.until("document.querySelectorAll('.part').length === 2");
+    let found = text(&mut browser, "overs");
+    for word in ["1 over now", "gmail", "goes on", "<i>crawler</i>", "asked for <b>more</b>"] {
+        assert!(found.contains(word), "no {word} in:\n{found}");
+    }
+    // Between customers and retries, and only where somebody knows.
+    let order = "[...document.querySelectorAll('.part')].map((part) => \
+                 [...part.querySelectorAll('.panel')].map((p) => p.dataset.panel).join())";
+    let with = PANELS.join(",").replace("customers,", "customers,overs,");
+    assert_eq!(browser.ask(order), serde_json::json!([with, PANELS.join(",")]));
+    browser.press("Tab");
+    for _ in 0..=PANELS.iter().position(|panel| *panel == "customers").unwrap() + 1 {
+        browser.press("j");
+    }
+    let focused = "document.activeElement.closest('[data-panel]')?.dataset.panel";
+    assert_eq!(browser.ask(focused), "overs");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
 /// `UPDATE_SCREENSHOTS=1` takes the pictures of the documentation anew, from a run of a minute.
 #[test]
 fn the_documentation_has_its_pictures() {

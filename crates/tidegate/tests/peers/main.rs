@@ -4,7 +4,8 @@
 //! told to retry and to balance by load reports, speak over sockets to tonic and axum behind our
 //! layer, and what counts is what arrives. Nothing burns CPU and nothing is timed from above:
 //! refusals come from gates that are shut, utilization from a signal of the service's own, and all
-//! that is said about time is that somebody waited for at least as long as told.
+//! that is said about time is that somebody waited for at least as long as told. And a kernel of
+//! its own limits us, so that what we read of limits is what kernels write.
 //!
 //! `cargo xtask test` installs the peers and names their place in `TIDEGATE_PEERS`. Where that is
 //! not set these tests say that they were left out; where it is, a peer that is missing fails them.
@@ -19,6 +20,7 @@ mod envoy_balances;
 mod envoy_retries;
 mod grpcio_balances;
 mod grpcio_retries;
+mod kernel;
 mod peer;
 mod shares;
 mod stage;

@@ -138,6 +138,11 @@ impl Client {
         Some(Answer { status, head, body })
     }
 
+    /// What has come after the last answer.
+    pub(crate) fn left(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.read)
+    }
+
     /// Returns when the server has closed the connection, by whatever means.
     pub(crate) async fn closed(&mut self) {
         while self.more().await {}

@@ -152,6 +152,36 @@ async fn a_busy_connection_is_not_idle() {
     assert_eq!(busy.answer().await.unwrap().status, 200);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_taken_slowly_is_given_in_full() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    // More than the buffers of both ends hold.
+    const LENGTH: usize = 16 * 1024 * 1024;
+    let (clock, hand) = Clock::manual();
+    let mut limits = Limits::default();
+    limits.idle_max = Some(Duration::from_millis(20));
+    let large = axum::routing::get(|| async { vec![b'x'; LENGTH] });
+    let router = axum::Router::new().route("/", large);
+    let server = Server::with(router, |serve| serve.limits(limits).clock(clock)).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    let mut io = soon(socket.connect(server.address)).await.unwrap();
+    soon(io.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")).await.unwrap();
+    // Hours pass between one piece and the next.
+    let (mut taken, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        match soon(io.read(&mut piece)).await.unwrap_or(0) {
+            0 => break,
+            length => taken.extend_from_slice(&piece[..length]),
+        }
+        hand.advance(Duration::from_secs(3_600));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // It was idle after that, and is closed.
+    let head = taken.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+    assert_eq!(taken.len() - head, LENGTH);
+}
+
 /// A listener that has run out of file descriptors.
 struct Exhausted(Arc<AtomicU64>);
 

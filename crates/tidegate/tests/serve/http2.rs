@@ -1,12 +1,13 @@
 //! HTTP/2, frame by frame.
 
-use crate::common::{Server, soon};
+use crate::common::{Server, patient, soon};
 use crate::drain::slow;
+use core::convert::Infallible;
 use core::time::Duration;
 use std::sync::atomic::Ordering::Relaxed;
 use tidegate::clock::Clock;
 use tidegate::life::Phase;
-use tidegate::serve::Limits;
+use tidegate::serve::{Limits, RequestBody};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -102,6 +103,34 @@ async fn a_lame_duck_says_goaway_and_finishes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_panics_takes_nobody_with_it() {
+    let service = tower::service_fn(|request: http::Request<RequestBody>| {
+        assert_ne!(request.uri().path(), "/panic", "as it was asked to");
+        core::future::ready(Ok::<_, Infallible>(http::Response::new(String::from("hello"))))
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let life = patient();
+    let serve = tidegate::serve(listener, tidegate::serve::each(service)).life(life.clone());
+    let running = tokio::spawn(serve.into_future());
+
+    let io = soon(TcpStream::connect(address)).await.unwrap();
+    let (requests, connection) = soon(h2::client::handshake(io)).await.unwrap();
+    tokio::spawn(connection);
+    let mut requests = soon(requests.ready()).await.unwrap();
+    let mut send = |path: &str| {
+        let request = http::Request::get(format!("http://a{path}")).body(()).unwrap();
+        requests.send_request(request, true).unwrap().0
+    };
+    let (panics, other) = (send("/panic"), send("/"));
+    assert!(soon(panics).await.unwrap_err().is_reset(), "its stream only");
+    assert_eq!(soon(other).await.unwrap().status(), 200);
+    life.stop();
+    life.hasten();
+    soon(running).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_are_opened_and_reset_are_a_reason_to_end() {
     let server = Server::start(slow().0).await;
     let mut io = connect(&server).await;
@@ -139,4 +168,56 @@ async fn headers_that_never_end_do_not_keep_a_connection() {
     .await;
     assert!(next(&mut io, GOAWAY).await.is_some());
     while next(&mut io, SETTINGS).await.is_some() {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_waits_for_its_reader_is_not_cut_before_the_end_of_the_drain() {
+    // The windows of a connection let 65,535 bytes through until its reader takes some.
+    const LENGTH: usize = 1024 * 1024;
+    let (clock, hand) = Clock::manual();
+    let mut limits = Limits::default();
+    limits.header_timeout = Duration::from_secs(1);
+    let large = axum::routing::get(|| async { vec![b'x'; LENGTH] });
+    let router = axum::Router::new().route("/", large);
+    let server = Server::with(router, |serve| serve.limits(limits).clock(clock)).await;
+    // One that has nothing coming to it and cannot end by itself shows when it is time to cut.
+    let mut silent = connect(&server).await;
+    next(&mut silent, SETTINGS).await.unwrap();
+    soon(silent.write_all(&frame(HEADERS, 0, 1, GET))).await.unwrap();
+
+    let io = soon(TcpStream::connect(server.address)).await.unwrap();
+    let (requests, connection) = soon(h2::client::handshake(io)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut requests = soon(requests.ready()).await.unwrap();
+    let request = http::Request::get("http://a/").body(()).unwrap();
+    let (response, _) = requests.send_request(request, true).unwrap();
+    let mut body = soon(response).await.unwrap().into_body();
+    let mut taken = soon(body.data()).await.unwrap().unwrap().len();
+    server.life.stop();
+    assert_eq!(server.life.hasten(), Phase::Draining);
+
+    // Hours pass until the other one is cut, and as many again.
+    let began = tokio::time::Instant::now();
+    let hours = async |while_so: &dyn Fn() -> bool| {
+        while while_so() {
+            hand.advance(Duration::from_secs(3_600));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon(hours(&|| server.counters.cut.load(Relaxed) == 0)).await;
+    let as_long = began.elapsed();
+    soon(hours(&|| began.elapsed() < 2 * as_long)).await;
+
+    let mut release = taken;
+    while taken < LENGTH {
+        body.flow_control().release_capacity(release).unwrap();
+        release = soon(body.data()).await.unwrap().unwrap().len();
+        taken += release;
+    }
+    assert_eq!(taken, LENGTH);
+    drop((body, requests));
+    soon(connection).await.unwrap().unwrap();
+    let counters = std::sync::Arc::clone(&server.counters);
+    server.ended().await.unwrap();
+    assert_eq!(counters.cut.load(Relaxed), 1);
 }

@@ -13,5 +13,6 @@ mod grpc;
 mod http2;
 mod identity;
 mod limits;
+mod rest;
 mod signals;
 mod tls;

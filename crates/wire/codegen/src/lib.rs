@@ -26,6 +26,8 @@ pub fn generate(folder: &Path) -> Result<(), Failure> {
     tonic_prost_build::configure()
         .build_transport(false)
         .btree_map(".")
+        // Shared by all that are told, and not copied for each.
+        .bytes(".tidegate.quota.v1.ServerMessage.directory")
         .client_mod_attribute(".", only_with_grpc)
         .server_mod_attribute(".", only_with_grpc)
         .emit_rerun_if_changed(false)

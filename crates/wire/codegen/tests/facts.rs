@@ -112,28 +112,40 @@ etcdserverpb.LeaseRevokeRequest: 1 ID int64
 etcdserverpb.LeaseRevokeResponse: 1 header ResponseHeader
 etcdserverpb.LeaseKeepAliveRequest: 1 ID int64
 etcdserverpb.LeaseKeepAliveResponse: 1 header ResponseHeader, 2 ID int64, 3 TTL int64
+etcdserverpb.AuthEnableRequest:
+etcdserverpb.AuthEnableResponse: 1 header ResponseHeader
+etcdserverpb.AuthenticateRequest: 1 name string, 2 password string
+etcdserverpb.AuthenticateResponse: 1 header ResponseHeader, 2 token string
+etcdserverpb.AuthUserAddRequest: 1 name string, 2 password string
+etcdserverpb.AuthUserAddResponse: 1 header ResponseHeader
+etcdserverpb.AuthUserGrantRoleRequest: 1 user string, 2 role string
+etcdserverpb.AuthUserGrantRoleResponse: 1 header ResponseHeader
+etcdserverpb.AuthRoleAddRequest: 1 name string
+etcdserverpb.AuthRoleAddResponse: 1 header ResponseHeader
 tidegate.quota.v1.TaskMessage: 1 hello Hello, 2 report Usages, 3 acked Generation, 4 leaves bool
 tidegate.quota.v1.Hello: 1 service string, 2 task string, 3 resumes TaskId, 4 weight uint32, \
-5 epoch_seen uint64
+5 epoch_seen uint64, 6 reign uint64
 tidegate.quota.v1.TaskId: 1 epoch uint64, 2 number uint64
 tidegate.quota.v1.Generation: 1 epoch uint64, 2 number uint64
-tidegate.quota.v1.Usages: 1 number uint64, 2 usages Usage*
-tidegate.quota.v1.Usage: 1 customer uint32, 2 used uint64*, 3 demand uint64*, 4 has uint64*
-tidegate.quota.v1.ServerMessage: 1 welcome Welcome, 2 answers uint64, 3 customers Customer*, \
-4 gone uint32*, 5 grants Grant*, 6 learning bool, 7 redirect Redirect
+tidegate.quota.v1.Usages: 1 number uint64, 2 customers uint32*, 3 levels bytes, 4 rates uint64*, \
+5 holds Holding*
+tidegate.quota.v1.Holding: 1 customer uint32, 2 limits uint64*
+tidegate.quota.v1.ServerMessage: 1 welcome Welcome, 2 answers uint64, 3 directory bytes, \
+4 gone uint32*, 5 grants Grants, 6 learning bool, 7 redirect Redirect, 8 places uint64, \
+9 acknowledge bool
 tidegate.quota.v1.Welcome: 1 task TaskId, 2 joined bool, 3 report_every_ms uint32, \
-4 hold_ms uint32, 5 tau_ms uint32
-tidegate.quota.v1.Customer: 1 number uint32, 2 name string, 3 unseen uint64*
-tidegate.quota.v1.Grant: 1 customer uint32, 2 number uint64, 3 limits uint64*, 4 safe uint64*, \
-5 revoked bool
+4 hold_ms uint32, 5 tau_ms uint32, 6 safe uint32
+tidegate.quota.v1.Directory: 1 customers Customer*
+tidegate.quota.v1.Customer: 1 number uint32, 2 name string, 3 aside uint64*
+tidegate.quota.v1.Grants: 1 number uint64, 2 customers uint32*, 3 limits uint64*, 4 revoked uint32*
 tidegate.quota.v1.Redirect: 1 leader string
 tidegate.quota.v1.StatusRequest: 1 service string
 tidegate.quota.v1.StatusResponse: 1 epoch uint64, 2 services ServiceStatus*, 3 refused string, \
 4 leads bool, 5 leader string, 6 trouble string
 tidegate.quota.v1.ServiceStatus: 1 service string, 2 learning bool, 3 tasks uint32, \
-4 capacity uint64, 5 customers CustomerStatus*, 6 overs Over*
+4 capacity uint64, 5 customers CustomerStatus*, 6 overs Over*, 7 memory uint64
 tidegate.quota.v1.CustomerStatus: 1 name string, 2 limits uint64*, 3 used uint64*, \
-4 demand uint64*, 5 counted uint64*, 6 tasks uint32
+4 demand uint64*, 5 counted uint64*, 6 tasks uint32, 7 memory uint64
 tidegate.quota.v1.Over: 1 customer string, 2 began_ms uint64, 3 ended_ms uint64, \
 4 demand_max uint64
 ";
@@ -159,6 +171,11 @@ const METHODS: &str = "
 /doorman.Capacity/ReleaseCapacity unary
 /envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas both
 /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit unary
+/etcdserverpb.Auth/AuthEnable unary
+/etcdserverpb.Auth/Authenticate unary
+/etcdserverpb.Auth/RoleAdd unary
+/etcdserverpb.Auth/UserAdd unary
+/etcdserverpb.Auth/UserGrantRole unary
 /etcdserverpb.KV/DeleteRange unary
 /etcdserverpb.KV/Put unary
 /etcdserverpb.KV/Range unary

@@ -33,6 +33,10 @@ pub struct Hello {
     /// The latest leader of which it has a grant; 0 is none.
     #[prost(uint64, tag = "5")]
     pub epoch_seen: u64,
+    /// Of a zone's server: by which election it leads there. Of two by one name the later is the
+    /// zone's, and takes the place of the other; 0 is for tasks, which take nobody's place.
+    #[prost(uint64, tag = "6")]
+    pub reign: u64,
 }
 /// A process that joined.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -54,56 +58,70 @@ pub struct Generation {
     #[prost(uint64, tag = "2")]
     pub number: u64,
 }
-/// What the customers of a task use and want.
+/// What the customers of a task use and want: those that use or want anything. One message a second
+/// of each of ten thousand tasks names a million of them, so they are columns and not messages.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Usages {
     /// From 1, one more than in the report before on this stream.
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// Those that use or want anything, or of which the task holds something from before it joined.
-    #[prost(message, repeated, tag = "2")]
-    pub usages: ::prost::alloc::vec::Vec<Usage>,
+    /// As the server numbers them, in rising order, each as the difference to the one before; 0 is
+    /// everyone who has no number.
+    #[prost(uint32, repeated, tag = "2")]
+    pub customers: ::prost::alloc::vec::Vec<u32>,
+    /// A byte for each: bit 0 if anything was served at the lowest criticality, to bit 3 at the
+    /// highest; bits 4 to 7 if anything was refused.
+    #[prost(bytes = "vec", tag = "3")]
+    pub levels: ::prost::alloc::vec::Vec<u8>,
+    /// A rate for each bit, by customer, from bit 0 on.
+    #[prost(uint64, repeated, tag = "4")]
+    pub rates: ::prost::alloc::vec::Vec<u64>,
+    /// What the task holds from before it joined, as far as the server does not know.
+    #[prost(message, repeated, tag = "5")]
+    pub holds: ::prost::alloc::vec::Vec<Holding>,
 }
-/// What one customer uses and wants.
+/// What a task holds.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Usage {
-    /// As the server numbers it; 0 is everyone who has no number.
+pub struct Holding {
+    /// Whose.
     #[prost(uint32, tag = "1")]
     pub customer: u32,
-    /// What was served.
+    /// How much.
     #[prost(uint64, repeated, tag = "2")]
-    pub used: ::prost::alloc::vec::Vec<u64>,
-    /// What was asked for: served and refused.
-    #[prost(uint64, repeated, tag = "3")]
-    pub demand: ::prost::alloc::vec::Vec<u64>,
-    /// What the task holds from before it joined; nothing if the server knows.
-    #[prost(uint64, repeated, tag = "4")]
-    pub has: ::prost::alloc::vec::Vec<u64>,
+    pub limits: ::prost::alloc::vec::Vec<u64>,
 }
 /// What the server says.
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ServerMessage {
     /// In the first message, and in no other.
     #[prost(message, optional, tag = "1")]
     pub welcome: ::core::option::Option<Welcome>,
-    /// The last report that renewed the lease; 0 if none has on this stream.
+    /// The last report that renewed the lease; 0 if none has on this stream. New limits that come with
+    /// it have taken that report into account.
     #[prost(uint64, tag = "2")]
     pub answers: u64,
-    /// Customers that are new, or of which a task may now use another share without a grant.
-    #[prost(message, repeated, tag = "3")]
-    pub customers: ::prost::alloc::vec::Vec<Customer>,
+    /// A Directory: customers that are new, or have other limits. Bytes, as it is written once for
+    /// everybody.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub directory: ::prost::bytes::Bytes,
     /// Numbers of customers that are no longer configured, and fall under 0.
     #[prost(uint32, repeated, tag = "4")]
     pub gone: ::prost::alloc::vec::Vec<u32>,
     /// Limits that have changed.
-    #[prost(message, repeated, tag = "5")]
-    pub grants: ::prost::alloc::vec::Vec<Grant>,
+    #[prost(message, optional, tag = "5")]
+    pub grants: ::core::option::Option<Grants>,
     /// The leader is new: tasks keep what they have.
     #[prost(bool, tag = "6")]
     pub learning: bool,
     /// Not the leader: this ends the stream.
     #[prost(message, optional, tag = "7")]
     pub redirect: ::core::option::Option<Redirect>,
+    /// By what to divide that which is set aside for tasks without a grant; 0 is as before.
+    #[prost(uint64, tag = "8")]
+    pub places: u64,
+    /// Acknowledge these grants at once, and not with the next report: the server has time.
+    #[prost(bool, tag = "9")]
+    pub acknowledge: bool,
 }
 /// What a task has to know first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -123,6 +141,16 @@ pub struct Welcome {
     /// How fast they fade to the safe share after that, in milliseconds.
     #[prost(uint32, tag = "5")]
     pub tau_ms: u32,
+    /// The safe share of limits, in billionths.
+    #[prost(uint32, tag = "6")]
+    pub safe: u32,
+}
+/// Who is configured.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Directory {
+    /// By name.
+    #[prost(message, repeated, tag = "1")]
+    pub customers: ::prost::alloc::vec::Vec<Customer>,
 }
 /// A customer that is configured.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -133,28 +161,27 @@ pub struct Customer {
     /// Its name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// What a task may always use of it, with a grant or without.
+    /// What is set aside of its limits for tasks without a grant. Divided by the places, it is what a
+    /// task may always use of it, with a grant or without.
     #[prost(uint64, repeated, tag = "3")]
-    pub unseen: ::prost::alloc::vec::Vec<u64>,
+    pub aside: ::prost::alloc::vec::Vec<u64>,
 }
-/// What a task may admit of a customer.
+/// What a task may admit of some customers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Grant {
-    /// Whose.
-    #[prost(uint32, tag = "1")]
-    pub customer: u32,
-    /// Its place in the sequence of the leader that said welcome.
-    #[prost(uint64, tag = "2")]
+pub struct Grants {
+    /// The place of the last of these in the sequence of the leader that said welcome.
+    #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// How much.
+    /// Whose.
+    #[prost(uint32, repeated, tag = "2")]
+    pub customers: ::prost::alloc::vec::Vec<u32>,
+    /// How much, four for each: of the lowest criticality, and by how much each of the others has
+    /// more than the one below.
     #[prost(uint64, repeated, tag = "3")]
     pub limits: ::prost::alloc::vec::Vec<u64>,
-    /// To what that fades in silence.
-    #[prost(uint64, repeated, tag = "4")]
-    pub safe: ::prost::alloc::vec::Vec<u64>,
-    /// The task can forget that it has to do with the customer.
-    #[prost(bool, tag = "5")]
-    pub revoked: bool,
+    /// Customers of which the task can forget that it has to do with them.
+    #[prost(uint32, repeated, tag = "4")]
+    pub revoked: ::prost::alloc::vec::Vec<u32>,
 }
 /// Somebody else leads.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -213,6 +240,9 @@ pub struct ServiceStatus {
     /// Who was over its limit, the latest first.
     #[prost(message, repeated, tag = "6")]
     pub overs: ::prost::alloc::vec::Vec<Over>,
+    /// What its tasks have of memory, in bytes; 0 if it is not said.
+    #[prost(uint64, tag = "7")]
+    pub memory: u64,
 }
 /// One customer, over all tasks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -235,6 +265,9 @@ pub struct CustomerStatus {
     /// How many tasks have to do with it.
     #[prost(uint32, tag = "6")]
     pub tasks: u32,
+    /// What it may hold of memory, in bytes; 0 if it is not said. It is not enforced.
+    #[prost(uint64, tag = "7")]
+    pub memory: u64,
 }
 /// A customer asked for more than it may use.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

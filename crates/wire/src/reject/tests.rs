@@ -187,3 +187,27 @@ fn one_table_is_enough_for_every_rejection() {
         }
     }
 }
+
+/// They are copies of one table but for these.
+#[test]
+fn each_refusal_has_its_own_number_and_time() {
+    for (reason, advice) in [
+        (Reason::Overloaded, Advice::RetryElsewhere),
+        (Reason::Overloaded, Advice::DontRetry),
+        (Reason::QueueFull, Advice::RetryAfter(SECONDS)),
+        (Reason::QueueFull, Advice::RetryAfter(SECONDS * 2)),
+        (Reason::OutOfQuota, Advice::RetryAfter(SECONDS)),
+        (Reason::OutOfQuota, Advice::RetryAfter(SECONDS * 3)),
+        (Reason::Throttled, Advice::RetryElsewhere),
+    ] {
+        for number in [1, 2] {
+            let rejection = rejection(reason, advice, None);
+            let reject = Reject::new(&rejection, DecisionId(number));
+            let found = reject.respond(Protocol::Http, Version::HTTP_2);
+            let written =
+                reject.headers(super::Row::of(&rejection), Protocol::Http, Version::HTTP_2);
+            assert_eq!(*found.headers(), written, "{reason:?} {advice:?}");
+            assert_eq!(found.headers()["x-tidegate-decision"], DecisionId(number).to_string());
+        }
+    }
+}

@@ -23,6 +23,27 @@ const TAU: Duration = Duration::from_secs(1);
 /// Memory changes slowly, and its files are the slowest to read.
 const MEMORY_PERIOD: Duration = Duration::from_secs(1);
 
+/// Quotas are changed by people and by autoscalers, and to count CPUs takes longer than all else
+/// that is read of them.
+const CPUS_PERIOD: Duration = Duration::from_secs(1);
+
+/// How many CPUs there are, as it was last looked up.
+#[derive(Debug, Default)]
+struct Counted(Option<(f64, Timestamp)>);
+
+impl Counted {
+    fn cpus(&mut self, reader: &mut Reader, now: Timestamp) -> Result<f64, Unknown> {
+        if let Some((cpus, at)) = self.0
+            && now.since(at) < CPUS_PERIOD
+        {
+            return Ok(cpus);
+        }
+        let cpus = reader.cpus()?.certain()?;
+        self.0 = Some((cpus, now));
+        Ok(cpus)
+    }
+}
+
 /// Those that can be read here: what is missing from the start will hardly come.
 pub fn all(reader: &Reader) -> Vec<Box<dyn Signal>> {
     let mut probe = reader.clone();
@@ -105,6 +126,7 @@ impl Growth {
 pub struct CpuTime {
     source: Source,
     reserved: Option<f64>,
+    counted: Counted,
     growth: Growth,
 }
 
@@ -115,7 +137,7 @@ impl CpuTime {
     /// Of all the CPUs that the reader's target may use.
     pub fn new(reader: Reader) -> Self {
         let source = Source::new(reader, Self::TARGET);
-        Self { source, reserved: None, growth: Growth::default() }
+        Self { source, reserved: None, counted: Counted::default(), growth: Growth::default() }
     }
 
     /// Of so many CPUs that are set aside for it, where that is less than it may use.
@@ -154,7 +176,8 @@ impl Signal for CpuTime {
     fn sample(&mut self, now: Timestamp) -> Option<Utilization> {
         let reader = &mut self.source.reader;
         let used = reader.cpu_time();
-        let reserved = self.reserved.map_or_else(|| reader.cpus()?.certain(), Ok);
+        let counted = &mut self.counted;
+        let reserved = self.reserved.map_or_else(|| counted.cpus(reader, now), Ok);
         let both = used.and_then(|used| Ok((used, reserved?)));
         let (used, reserved) = self.source.note(both)?;
         self.growth.record(used, reserved, self.source.reader.moves(), now)
@@ -222,6 +245,7 @@ impl Signal for MemoryUse {
 #[derive(Debug)]
 pub struct RunDelay {
     source: Source,
+    counted: Counted,
     growth: Growth,
 }
 
@@ -231,7 +255,8 @@ impl RunDelay {
 
     /// Of the reader's target.
     pub fn new(reader: Reader) -> Self {
-        Self { source: Source::new(reader, Self::TARGET), growth: Growth::default() }
+        let source = Source::new(reader, Self::TARGET);
+        Self { source, counted: Counted::default(), growth: Growth::default() }
     }
 
     /// What it should not exceed; [`RunDelay::TARGET`] if not said.
@@ -263,7 +288,9 @@ impl Signal for RunDelay {
     }
     fn sample(&mut self, now: Timestamp) -> Option<Utilization> {
         let reader = &mut self.source.reader;
-        let both = reader.run_delay().and_then(|delay| Ok((delay, reader.cpus()?.certain()?)));
+        let counted = &mut self.counted;
+        let both = reader.run_delay();
+        let both = both.and_then(|delay| Ok((delay, counted.cpus(reader, now)?)));
         let (delay, cpus) = self.source.note(both)?;
         self.growth.record(delay, cpus, self.source.reader.moves(), now)
     }

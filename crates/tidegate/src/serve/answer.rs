@@ -1,0 +1,149 @@
+//! An answer, until its last byte has left.
+//!
+//! A connection is busy while a request of it is served, and it must not be ended for being idle
+//! while an answer is on its way. The body of an answer is over when its last piece was taken from
+//! it: HTTP/1 writes that piece before it does anything else, but HTTP/2 keeps it until the peer's
+//! windows have let all of it through, minutes later if the peer is slow. So the last piece takes
+//! the mark with it, and gives it up where HTTP/2 drops it: when all of it was written.
+//!
+//! **When it is wrong.** A body that does not know which piece is its last (it says that it is over
+//! only when it is asked for more) gives its mark up with the body. hyper asks for more only when
+//! the windows have let all before it through, so that it is written by then or held up in the
+//! transport, where it is seen.
+
+use super::connection::Shared;
+use bytes::{Buf, Bytes};
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// A request that is being served, or whose body still comes, or the last piece of its answer.
+#[derive(Debug)]
+pub(super) struct Busy {
+    shared: Arc<Shared>,
+    /// Whether all that is left of it is that piece.
+    owed: bool,
+}
+
+impl core::ops::Deref for Busy {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Busy {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        shared.activity.begin();
+        Self { shared: Arc::clone(shared), owed: false }
+    }
+
+    /// The last piece of its answer is on its way.
+    fn owed(mut self) -> Self {
+        self.shared.activity.owe();
+        self.owed = true;
+        self
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let activity = &self.shared.activity;
+        if self.owed { activity.settled() } else { activity.end() }
+    }
+}
+
+/// A piece of an answer.
+#[derive(Debug)]
+pub(super) struct Piece<D> {
+    data: D,
+    /// Of the last one.
+    owed: Option<Busy>,
+}
+
+impl<D: Buf> Buf for Piece<D> {
+    #[inline]
+    fn remaining(&self) -> usize {
+        self.data.remaining()
+    }
+
+    #[inline]
+    fn chunk(&self) -> &[u8] {
+        self.data.chunk()
+    }
+
+    #[inline]
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        self.data.chunks_vectored(into)
+    }
+
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.moved();
+        self.data.advance(count);
+    }
+
+    #[inline]
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        self.moved();
+        self.data.copy_to_bytes(count)
+    }
+}
+
+impl<D> Piece<D> {
+    #[inline]
+    fn moved(&self) {
+        if let Some(owed) = &self.owed {
+            owed.activity.paid();
+        }
+    }
+}
+
+pin_project! {
+    /// The body of an answer. The connection is busy for as long as there is one.
+    #[derive(Debug)]
+    pub(super) struct Counted<B> {
+        #[pin]
+        body: B,
+        busy: Option<Busy>,
+    }
+}
+
+impl<B> Counted<B> {
+    pub(super) const fn new(body: B, busy: Option<Busy>) -> Self {
+        Self { body, busy }
+    }
+}
+
+impl<B: Body> Body for Counted<B> {
+    type Data = Piece<B::Data>;
+    type Error = B::Error;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece<B::Data>>, B::Error>>> {
+        let mut this = self.project();
+        let Poll::Ready(frame) = this.body.as_mut().poll_frame(context) else {
+            return Poll::Pending;
+        };
+        let is_data = matches!(&frame, Some(Ok(frame)) if frame.is_data());
+        let last = is_data && this.body.is_end_stream();
+        let owed = this.busy.take_if(|_| last).map(Busy::owed);
+        let piece = |data| Piece { data, owed };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
