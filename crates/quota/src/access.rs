@@ -72,8 +72,8 @@ impl ServiceAccess {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DoormanAccess {
-    /// To find the one that a resource is made by.
-    pub(crate) templates: Repository,
+    /// To find the one that a resource is made by; nothing if a server above has them.
+    pub(crate) templates: Option<Repository>,
     /// May ask for resources of the template with this glob.
     pub(crate) clients: BTreeMap<String, Vec<IdentityPattern>>,
     /// May ask for any, for many clients.
@@ -137,6 +137,21 @@ impl Access {
         }))
     }
 
+    /// The same with other operators.
+    pub(crate) fn with_operators(&self, operators: &[IdentityPattern]) -> Self {
+        let mut access = self.clone();
+        if let Self::Listed(lists) = &mut access {
+            lists.operators = operators.to_vec();
+        }
+        access
+    }
+
+    /// Whether `caller` is a task of any service, or an operator.
+    pub(crate) fn takes_part(&self, caller: &Caller) -> bool {
+        let Self::Listed(lists) = self else { return true };
+        lists.services.keys().any(|service| self.sees(caller, service)) || self.operates(caller)
+    }
+
     /// Whether `caller` may report for a service.
     pub(crate) fn report(&self, caller: &Caller, service: &str) -> Result<(), Status> {
         let Self::Listed(lists) = self else { return Ok(()) };
@@ -179,7 +194,8 @@ impl Access {
             return Err(denied(identity, "ask for clients of its own", "servers"));
         }
         let clients = doorman.and_then(|doorman| {
-            doorman.clients.get(doorman.templates.find(resource).glob().as_str())
+            let template = doorman.templates.as_ref().map(|templates| templates.find(resource));
+            doorman.clients.get(template.map_or("*", |template| template.glob().as_str()))
         });
         if clients.is_some_and(|clients| fits(clients, identity)) {
             return Ok(());

@@ -4,10 +4,16 @@
 //! name that stands in the address. Whoever was given certificates never speaks in the clear: an
 //! address that asks for it is refused, and so is a redirect.
 
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use core::time::Duration;
 use hyper_util::rt::TokioIo;
 use std::io;
-use tidegate_tls::{Client, ClientOptions, HANDSHAKE_MAX, InvalidTls, News, Offer, PERIOD};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tidegate_core::rng::Rng;
+use tidegate_tls::tokio_rustls::client::TlsStream;
+use tidegate_tls::{Client, ClientOptions, HANDSHAKE_MAX, InvalidTls, News, Offer, PERIOD, rustls};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -41,10 +47,110 @@ pub enum LinkError {
     Thread(#[source] io::Error),
 }
 
+/// What the other end has said last when it refused us by TLS. A server that does not like a
+/// certificate says so after the handshake, and layers above only tell that the connection ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Alert(Arc<Mutex<Option<String>>>);
+
+impl Alert {
+    /// That, if it was said on the last connection.
+    pub(crate) fn said(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    fn note<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &polled
+            && let Some(inner) = error.get_ref()
+            && let Some(alert @ rustls::Error::AlertReceived(_)) = inner.downcast_ref()
+        {
+            *self.lock() = Some(alert.to_string());
+        }
+        polled
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that notes why it was refused.
+struct Heard {
+    stream: TlsStream<TcpStream>,
+    alert: Alert,
+    /// Whether an error in writing has waited for what there is to read.
+    waited: bool,
+}
+
+impl Heard {
+    /// Whoever refuses us says so and hangs up. If we write before we read we only notice the
+    /// second. The first is there already, but the runtime may have yet to hear of it: so the error
+    /// waits for that, once. A connection that has ended can always be read.
+    fn written<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(_)) = &polled {
+            let mut space = [0; 64];
+            let read = Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut space));
+            if read.is_pending() && !core::mem::replace(&mut self.waited, true) {
+                return Poll::Pending;
+            }
+            let _ = self.alert.note(read);
+        }
+        self.alert.note(polled)
+    }
+}
+
+impl AsyncRead for Heard {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.alert.note(polled)
+    }
+}
+
+impl AsyncWrite for Heard {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.written(polled, cx)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.written(polled, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.written(polled, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
 /// How to connect.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Link {
     tls: Option<Client>,
+    alert: Alert,
     /// Only by TLS, as somebody has asked for.
     strict: bool,
 }
@@ -59,12 +165,17 @@ impl Link {
         let Some(options) = options else { return Ok(Self::default()) };
         let client = Client::new(options)?;
         client.watch(PERIOD, tell).map_err(LinkError::Thread)?;
-        Ok(Self { tls: Some(client), strict: true })
+        Ok(Self { tls: Some(client), strict: true, ..Self::default() })
     }
 
     /// To look at addresses only: with certificates, or without.
-    pub(crate) const fn scheme(strict: bool) -> Self {
-        Self { tls: None, strict }
+    pub(crate) fn scheme(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
+    /// Where it is noted why the other end refuses us.
+    pub(crate) fn alert(&self) -> Alert {
+        self.alert.clone()
     }
 
     /// Where to connect to. Without `scheme://` it is spoken to as everyone else.
@@ -87,6 +198,17 @@ impl Link {
         }
     }
 
+    /// Where the leader is that the server at `from` has told of: by host and port, spoken to as
+    /// that server is, or by a whole address. Who was asked by TLS sends nobody where there is
+    /// none.
+    fn elsewhere(&self, from: &Endpoint, leader: &str) -> Option<Endpoint> {
+        let scheme = from.uri().scheme_str().unwrap_or("http");
+        let whole =
+            if leader.contains("://") { leader.to_owned() } else { format!("{scheme}://{leader}") };
+        let found = self.endpoint(&whole).ok()?;
+        (scheme != "https" || found.uri().scheme_str() == Some("https")).then_some(found)
+    }
+
     /// What a server's refusal means, in words. One that wants a certificate and is shown none
     /// ends the connection after the handshake, which looks like any other end.
     pub(crate) fn told(&self, endpoint: &Endpoint, status: &tonic::Status) -> String {
@@ -101,6 +223,25 @@ impl Link {
         text
     }
 
+    /// A channel that connects when it is used, and again when it was cut.
+    pub(crate) fn connect_lazy(&self, endpoint: &Endpoint) -> Channel {
+        if endpoint.uri().scheme_str() != Some("https") {
+            return endpoint.connect_lazy();
+        }
+        let (client, alert) = (self.tls.clone(), self.alert());
+        let connector = tower::service_fn(move |uri| {
+            let (client, alert) = (client.clone(), alert.clone());
+            async move {
+                let client = match client {
+                    Some(client) => client,
+                    None => Client::new(ClientOptions::default()).map_err(io::Error::other)?,
+                };
+                shake(client, uri, alert).await
+            }
+        });
+        endpoint.connect_with_connector_lazy(connector)
+    }
+
     /// Connects.
     pub(crate) async fn connect(&self, endpoint: &Endpoint) -> Result<Channel, String> {
         let secure = endpoint.uri().scheme_str() == Some("https");
@@ -110,7 +251,8 @@ impl Link {
                 // Nobody has said whom to believe: those that everyone on this machine does.
                 None => Client::new(ClientOptions::default()).map_err(|error| error.to_string())?,
             };
-            let connector = tower::service_fn(move |uri| shake(client.clone(), uri));
+            let alert = self.alert();
+            let connector = tower::service_fn(move |uri| shake(client.clone(), uri, alert.clone()));
             endpoint.connect_with_connector(connector).await
         } else {
             endpoint.connect().await
@@ -119,11 +261,57 @@ impl Link {
     }
 }
 
+/// One of several servers after the other, or whom the last has named.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) link: Link,
+    /// Never empty.
+    endpoints: Vec<Endpoint>,
+    /// Whose turn it is.
+    turn: usize,
+    /// Where to go next.
+    leader: Option<Endpoint>,
+}
+
+impl Route {
+    /// To these, from one by chance on; nothing if there are none.
+    pub(crate) fn new<A: AsRef<str>>(
+        link: Link,
+        addresses: &[A],
+        dice: &mut impl Rng,
+    ) -> Result<Option<Self>, LinkError> {
+        let endpoints = addresses.iter().map(|address| link.endpoint(address.as_ref()));
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+        if endpoints.is_empty() {
+            return Ok(None);
+        }
+        let turn = dice.below(endpoints.len() as u64) as usize;
+        Ok(Some(Self { link, endpoints, turn, leader: None }))
+    }
+
+    /// Whom to ask next.
+    pub(crate) fn next(&mut self) -> Endpoint {
+        self.leader.take().unwrap_or_else(|| {
+            self.turn = (self.turn + 1) % self.endpoints.len();
+            self.endpoints[self.turn].clone()
+        })
+    }
+
+    /// The same again.
+    pub(crate) fn again(&mut self, endpoint: &Endpoint) {
+        self.leader = Some(endpoint.clone());
+    }
+
+    /// The server at `from` has said that `leader` is the one to ask, or knows of none.
+    pub(crate) fn redirect(&mut self, from: &Endpoint, leader: Option<&str>) {
+        let leader = leader.filter(|leader| !leader.is_empty());
+        self.leader = leader.and_then(|leader| self.link.elsewhere(from, leader));
+    }
+}
+
 /// TCP and TLS. Its time is limited by whoever calls, and by that of handshakes.
-async fn shake(
-    client: Client,
-    uri: http::Uri,
-) -> io::Result<TokioIo<tidegate_tls::tokio_rustls::client::TlsStream<TcpStream>>> {
+async fn shake(client: Client, uri: http::Uri, alert: Alert) -> io::Result<TokioIo<Heard>> {
+    *alert.lock() = None;
     let host = uri.host().unwrap_or_default();
     let name = Client::name(host).map_err(io::Error::other)?;
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -134,7 +322,7 @@ async fn shake(
     if !Client::speaks_http2(&stream) {
         return Err(io::Error::other("it does not speak HTTP/2 by ALPN"));
     }
-    Ok(TokioIo::new(stream))
+    Ok(TokioIo::new(Heard { stream, alert, waited: false }))
 }
 
 /// What to say of files that were refused.
@@ -151,6 +339,51 @@ pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_core::rng::SeededRng;
+
+    #[test]
+    fn nobody_is_sent_from_tls_to_where_there_is_none() {
+        for (from, leader, clear, strict) in [
+            ("http://a:1", "b:2", Some("http://b:2/"), None),
+            ("https://a:1", "b:2", Some("https://b:2/"), Some("https://b:2/")),
+            ("http://a:1", "https://b:2", Some("https://b:2/"), Some("https://b:2/")),
+            ("https://a:1", "http://b:2", None, None),
+            ("http://a:1", "not an address", None, None),
+        ] {
+            let from = Endpoint::from_static(from);
+            let found = |link: &Link| link.elsewhere(&from, leader).map(|e| e.uri().to_string());
+            assert_eq!(found(&Link::default()).as_deref(), clear, "{leader}");
+            assert_eq!(found(&Link::scheme(true)).as_deref(), strict, "{leader}");
+        }
+    }
+
+    #[test]
+    fn servers_have_their_turns_and_a_leader_is_next() {
+        let mut dice = SeededRng::new(1);
+        assert!(Route::new::<&str>(Link::default(), &[], &mut dice).unwrap().is_none());
+        assert!(Route::new(Link::default(), &["not an address"], &mut dice).is_err());
+        let servers = ["http://a:1", "http://b:1"];
+        let mut route = Route::new(Link::default(), &servers, &mut dice).unwrap().unwrap();
+        let mut next = || route.next().uri().to_string();
+        let (first, second) = (next(), next());
+        assert_ne!(first, second);
+        assert_eq!(next(), first);
+        let from = Endpoint::from_static("https://c:1");
+        // Who was sent to TLS is not sent back from it, whoever was asked at first.
+        for (leader, expected) in [
+            (Some("d:1"), Some("https://d:1/")),
+            (Some("http://d:1"), None),
+            (Some(""), None),
+            (None, None),
+        ] {
+            route.redirect(&from, leader);
+            let found = route.next().uri().to_string();
+            let own = found == first || found == second;
+            assert_eq!((!own).then_some(found.as_str()), expected, "{leader:?}");
+        }
+        route.again(&from);
+        assert_eq!(route.next().uri(), from.uri());
+    }
 
     #[test]
     fn whoever_has_certificates_speaks_by_tls_only() {

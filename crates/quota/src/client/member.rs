@@ -8,19 +8,32 @@
 //! another way, so the first message of a stream names them all. Limits that a task was built with
 //! stay for customers of which the server knows nothing, and for all until it is heard of.
 
-use crate::message::{limits, task_id, write_generation, write_rates, write_task_id};
+use crate::message::{grants, limits, task_id, write_generation, write_task_id, write_usages};
+use crate::server::book::Rounds;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use prost::Message as _;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidegate::Task;
 use tidegate::task::QuotaSource;
-use tidegate_core::fleet::{FailStatic, Generation, Limits, Silence, Standing, TaskId};
-use tidegate_core::quota::{Usage, UsageMeter};
-use tidegate_core::{CostRate, Criticality, CustomerId, Timestamp};
+use tidegate_core::fleet::unseen_part;
+use tidegate_core::fleet::{FailStatic, Generation, Limits, Silence, Standing, TaskId, Usage};
+use tidegate_core::quota::UsageMeter;
+use tidegate_core::{CostRate, Criticality, CustomerId, Ratio, Timestamp};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage, TaskMessage};
 
 /// Reports of which the time is remembered until they are answered. An answer to one that is older
 /// is as good as none: the task has reported some hundred times since.
 const SENT_MAX: usize = 256;
+/// How often to report, before the server has said so.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// Who has taken another's place waits for so many reports until it was told what that one had, as
+/// it would have nothing to say before. Grants come with the next round, of which there are several
+/// in the time of a report; a place without any has nothing to wait for.
+const SUCCESSION: u32 = 3;
+/// But not for less than this, however often it reports: a fleet that is too much for the server's
+/// machine makes rounds last longer than they should, and the first may have begun already.
+const SUCCESSION_MIN: Duration = Duration::from_secs(2);
 
 /// Who everyone else is by name.
 const EVERYONE_ELSE: &str = "";
@@ -43,13 +56,18 @@ pub enum Nonsense {
     /// Rates are four or none.
     #[error("the server said a limit that has not four rates")]
     Rates,
+    /// It cannot be read.
+    #[error("the server's directory of customers cannot be read")]
+    Directory,
 }
 
 /// What to do after a message.
 #[derive(Debug, Clone, PartialEq)]
+// It is taken apart where it is made; a box would be an allocation for each message.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Next {
     /// Say this, if anything, and go on.
-    Say(Option<TaskMessage>),
+    Say(Option<Box<TaskMessage>>),
     /// Open a new stream: the grants have ended, and the server has to tell them again.
     Resume,
     /// Open a stream there, or anywhere.
@@ -61,6 +79,8 @@ pub(crate) enum Next {
 struct Held {
     grant: FailStatic,
     silence: Silence,
+    /// What is set aside for all tasks without a grant, and this one's part of it.
+    aside: Limits,
     unseen: Limits,
     /// What the gate has been told.
     enforced: Option<Limits>,
@@ -78,6 +98,8 @@ pub(crate) struct Member {
     task: Task,
     name: String,
     weight: u32,
+    /// By which election it stands for others; 0 for itself.
+    reign: u64,
     meter: UsageMeter,
     ticked: Option<Timestamp>,
     held: BTreeMap<String, Held>,
@@ -88,6 +110,12 @@ pub(crate) struct Member {
     /// The latest leader that was heard of.
     epoch: u64,
     silence: Silence,
+    /// How often the server wants reports.
+    report_every: Duration,
+    /// What is left of limits in silence.
+    safe: Ratio,
+    /// By what to divide that which is set aside.
+    places: u64,
     learning: bool,
     /// Reports of this stream: number and when it was sent.
     sent: VecDeque<(u64, Timestamp)>,
@@ -97,6 +125,8 @@ pub(crate) struct Member {
     welcomed: bool,
     /// There was no grant on this stream yet.
     untold: bool,
+    /// For how many reports to wait for grants of whoever had the place before.
+    patience: u32,
     /// Grants that have arrived, of which those who enforce them may not know yet; nothing of a
     /// task, which enforces them itself.
     pending: Option<VecDeque<Pending>>,
@@ -121,6 +151,7 @@ impl Member {
             task,
             name,
             weight,
+            reign: 0,
             ticked: None,
             held: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -128,19 +159,29 @@ impl Member {
             acked: None,
             epoch: 0,
             silence: Silence::default(),
+            report_every: REPORT_EVERY,
+            safe: Ratio::ZERO,
+            places: 1,
             learning: false,
             sent: VecDeque::new(),
             number: 0,
             answered: now,
             welcomed: false,
             untold: true,
+            patience: 0,
             pending: None,
         }
     }
 
-    /// The same for whoever stands for others: grants are acknowledged by [`Member::settle`].
-    pub(crate) fn for_others(task: Task, name: String, weight: u32) -> Self {
-        Self { pending: Some(VecDeque::new()), ..Self::new(task, name, weight) }
+    /// The same for whoever stands for others, by the election `reign` of theirs: grants are
+    /// acknowledged by [`Member::settle`].
+    pub(crate) fn for_others(task: Task, name: String, weight: u32, reign: u64) -> Self {
+        Self { reign, pending: Some(VecDeque::new()), ..Self::new(task, name, weight) }
+    }
+
+    /// Whether it has taken another's place, and has yet to be told what that one had.
+    pub(crate) const fn awaits(&self) -> bool {
+        self.untold && self.patience > 0
     }
 
     /// The first message of a new stream.
@@ -156,6 +197,7 @@ impl Member {
                 resumes: self.id.map(write_task_id),
                 weight: self.weight,
                 epoch_seen: self.epoch,
+                reign: self.reign,
             }),
             ..TaskMessage::default()
         }
@@ -170,11 +212,13 @@ impl Member {
         if self.ticked.replace(now) == Some(now) {
             return None;
         }
-        let mut usages: BTreeMap<u32, wire::Usage> = BTreeMap::new();
+        let mut usages: BTreeMap<u32, Usage> = BTreeMap::new();
         let locals: BTreeMap<CustomerId, u32> = self.locals().collect();
         self.meter.collect(self.task.gate().quota(), now, |customer, usage| {
             if let Some(&number) = locals.get(&customer) {
-                usages.insert(number, write_usage(number, usage));
+                let (used, demand) = (usage.used, usage.wanted);
+                let customer = CustomerId(number);
+                usages.insert(number, Usage { customer, used, demand, has: None });
             }
         });
         for (&number, name) in &self.numbers {
@@ -182,13 +226,17 @@ impl Member {
             if held.told || held.revoked || held.grant.generation().is_none() {
                 continue;
             }
-            let line =
-                usages.entry(number).or_insert_with(|| write_usage(number, Usage::default()));
-            // All four, also zeros: nothing would be nothing to say.
-            line.has = held.grant.holds(now).as_array().map(CostRate::as_nanos_per_sec).into();
+            let nothing = [CostRate::ZERO; 4];
+            let customer = CustomerId(number);
+            let line = Usage { customer, used: nothing, demand: nothing, has: None };
+            usages.entry(number).or_insert(line).has = Some(held.grant.holds(now));
         }
         self.enforce(now);
         if !self.welcomed {
+            return None;
+        }
+        if self.awaits() {
+            self.patience -= 1;
             return None;
         }
         self.number += 1;
@@ -196,9 +244,8 @@ impl Member {
             self.sent.pop_front();
         }
         self.sent.push_back((self.number, now));
-        let report = wire::Usages { number: self.number, usages: usages.into_values().collect() };
         Some(TaskMessage {
-            report: Some(report),
+            report: Some(write_usages(self.number, usages.into_values())),
             acked: self.acked.map(write_generation),
             ..TaskMessage::default()
         })
@@ -210,8 +257,10 @@ impl Member {
             return Ok(Next::Go((!redirect.leader.is_empty()).then(|| redirect.leader.clone())));
         }
         let now = self.task.clock().now();
+        let directory = wire::Directory::decode(message.directory.clone());
+        let directory = directory.map_err(|_| Nonsense::Directory)?;
         if !self.welcomed {
-            self.welcome(message)?;
+            self.welcome(message, &directory)?;
         }
         self.learning = message.learning;
         self.renew(message.answers, now);
@@ -220,20 +269,33 @@ impl Member {
                 self.forget(&name);
             }
         }
-        self.learn(&message.customers)?;
-        for grant in &message.grants {
-            self.take(grant, now)?;
+        if message.places > 0 && message.places != self.places {
+            self.places = message.places;
+            for held in self.held.values_mut() {
+                held.unseen = unseen_part(held.aside, self.places);
+                held.grant.set_unseen(held.unseen);
+            }
+        }
+        self.learn(&directory.customers)?;
+        if let Some(grants) = &message.grants {
+            self.take(grants, now)?;
         }
         self.enforce(now);
         let lapsed = |held: &Held| !held.revoked && held.grant.standing(now) == Standing::Lapsed;
         if !self.untold && self.held.values().any(lapsed) {
             return Ok(Next::Resume);
         }
-        let acked = self.acked.filter(|_| self.pending.is_none() && !message.grants.is_empty());
-        Ok(Next::Say(acked.map(|acked| TaskMessage {
-            acked: Some(write_generation(acked)),
-            ..TaskMessage::default()
+        let now = message.acknowledge && message.grants.is_some() && self.pending.is_none();
+        let acked = self.acked.filter(|_| now);
+        Ok(Next::Say(acked.map(|acked| {
+            let acked = Some(write_generation(acked));
+            Box::new(TaskMessage { acked, ..TaskMessage::default() })
         })))
+    }
+
+    /// The time, as it goes by.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.task.clock().now()
     }
 
     /// How often to report, if the server has said so.
@@ -241,6 +303,11 @@ impl Member {
         let millis = message.welcome.as_ref()?.report_every_ms;
         // A server that asks for more would have the task do nothing else.
         Some(Duration::from_millis(u64::from(millis.clamp(10, 60_000))))
+    }
+
+    /// How often the server wants reports, as far as it has said.
+    pub(crate) const fn interval(&self) -> Duration {
+        self.report_every
     }
 
     /// Which leader was heard last, and whether it still learns.
@@ -291,7 +358,11 @@ impl Member {
             .filter_map(|(&number, name)| Some((self.held.get(name)?.local?, number)))
     }
 
-    fn welcome(&mut self, message: &ServerMessage) -> Result<(), Nonsense> {
+    fn welcome(
+        &mut self,
+        message: &ServerMessage,
+        directory: &wire::Directory,
+    ) -> Result<(), Nonsense> {
         let welcome = message.welcome.as_ref().ok_or(Nonsense::NoWelcome)?;
         let id = task_id(welcome.task.ok_or(Nonsense::NoWelcome)?);
         if id.epoch() < self.epoch {
@@ -299,7 +370,13 @@ impl Member {
         }
         let span = |millis: u32| Duration::from_millis(u64::from(millis));
         self.silence = Silence { hold: span(welcome.hold_ms), tau: span(welcome.tau_ms) };
+        self.report_every = Self::report_every(message).unwrap_or(REPORT_EVERY);
+        self.safe = Ratio::of(u64::from(welcome.safe), u64::from(Ratio::WHOLE));
         (self.id, self.epoch, self.welcomed) = (Some(id), id.epoch(), true);
+        if !welcome.joined && self.held.is_empty() {
+            let reports = SUCCESSION_MIN.as_millis().div_ceil(self.report_every.as_millis().max(1));
+            self.patience = SUCCESSION.max(u32::try_from(reports).unwrap_or(SUCCESSION));
+        }
         if welcome.joined {
             self.acked = None;
             for held in self.held.values_mut() {
@@ -308,8 +385,9 @@ impl Member {
             }
         }
         self.numbers.clear();
-        let named = |name: &str| message.customers.iter().any(|customer| customer.name == name);
-        let gone = self.held.keys().filter(|name| !named(name)).cloned().collect::<Vec<_>>();
+        let named: BTreeSet<&str> = directory.customers.iter().map(|c| c.name.as_str()).collect();
+        let gone = self.held.keys().filter(|name| !named.contains(name.as_str()));
+        let gone = gone.cloned().collect::<Vec<_>>();
         for name in gone {
             self.forget(&name);
         }
@@ -333,55 +411,76 @@ impl Member {
 
     fn learn(&mut self, customers: &[wire::Customer]) -> Result<(), Nonsense> {
         for customer in customers {
-            let unseen = limits(&customer.unseen).ok_or(Nonsense::Rates)?;
+            let aside = limits(&customer.aside).ok_or(Nonsense::Rates)?;
+            let unseen = unseen_part(aside, self.places);
             self.numbers.insert(customer.number, customer.name.clone());
             let silence = self.silence;
             let held = self.held.entry(customer.name.clone()).or_insert_with(|| Held {
                 grant: FailStatic::new(silence, unseen),
                 silence,
+                aside,
                 unseen,
                 enforced: None,
                 local: (customer.name == EVERYONE_ELSE).then_some(CustomerId::DEFAULT),
                 revoked: true,
                 told: false,
             });
-            held.unseen = unseen;
+            (held.aside, held.unseen) = (aside, unseen);
             held.grant.set_unseen(unseen);
         }
         Ok(())
     }
 
-    fn take(&mut self, grant: &wire::Grant, now: Timestamp) -> Result<(), Nonsense> {
-        let generation = Generation { epoch: self.epoch, number: grant.number };
-        let granted = limits(&grant.limits).ok_or(Nonsense::Rates)?;
-        let safe = limits(&grant.safe).ok_or(Nonsense::Rates)?;
-        let name = self.numbers.get(&grant.customer);
-        if let Some(held) = name.and_then(|name| self.held.get_mut(name)) {
-            // Leaders may have other leases than those before.
-            if held.silence != self.silence && held.grant.generation() < Some(generation) {
-                held.silence = self.silence;
-                held.grant = FailStatic::new(self.silence, held.unseen);
-            }
-            if held.grant.grant(generation, granted, safe, self.answered, now) {
-                (held.revoked, held.told) = (grant.revoked, true);
-                if grant.revoked {
-                    held.unseen = granted;
-                    held.grant = FailStatic::new(self.silence, granted);
-                }
-            }
+    fn take(&mut self, granted: &wire::Grants, now: Timestamp) -> Result<(), Nonsense> {
+        let generation = Generation { epoch: self.epoch, number: granted.number };
+        for (number, limits) in grants(granted).ok_or(Nonsense::Rates)? {
+            self.take_one(generation, number, Some(limits), now);
         }
-        self.untold = false;
-        match (&mut self.pending, name) {
-            (Some(pending), Some(name)) => pending.push_back(Pending {
-                generation,
-                customer: name.clone(),
-                limits: granted,
-                since: now,
-                told: None,
-            }),
-            _ => self.acked = self.acked.max(Some(generation)),
+        for &number in &granted.revoked {
+            self.take_one(generation, number, None, now);
+        }
+        (self.untold, self.patience) = (false, 0);
+        match &mut self.pending {
+            None => self.acked = self.acked.max(Some(generation)),
+            // Who stands for others says so when all these have arrived there, also if none of them
+            // is of a customer that is still known.
+            Some(pending) if pending.back().is_none_or(|last| last.generation < generation) => {
+                let (customer, limits) = (EVERYONE_ELSE.to_owned(), Limits::UNLIMITED);
+                pending.push_back(Pending { generation, customer, limits, since: now, told: None });
+            }
+            Some(_) => {}
         }
         Ok(())
+    }
+
+    /// What a customer may use from now on; nothing if the task can forget it.
+    fn take_one(
+        &mut self,
+        generation: Generation,
+        number: u32,
+        granted: Option<Limits>,
+        now: Timestamp,
+    ) {
+        let Some(name) = self.numbers.get(&number) else { return };
+        let Some(held) = self.held.get_mut(name) else { return };
+        let limits = granted.unwrap_or(held.unseen);
+        let safe = limits.as_array().map(CostRate::as_nanos_per_sec);
+        let safe = safe.map(|rate| CostRate::from_nanos_per_sec(self.safe.share_of(rate)));
+        // Leaders may have other leases than those before.
+        if held.silence != self.silence && held.grant.generation() < Some(generation) {
+            held.silence = self.silence;
+            held.grant = FailStatic::new(self.silence, held.unseen);
+        }
+        if held.grant.grant(generation, limits, Limits::clamped(safe), self.answered, now) {
+            (held.revoked, held.told) = (granted.is_none(), true);
+            if granted.is_none() {
+                held.grant = FailStatic::new(self.silence, held.unseen);
+            }
+        }
+        if let Some(pending) = &mut self.pending {
+            let (customer, since) = (name.clone(), now);
+            pending.push_back(Pending { generation, customer, limits, since, told: None });
+        }
     }
 
     /// Acknowledges grants, in their order, that are at least what `counted` says the most is that
@@ -391,24 +490,28 @@ impl Member {
     pub(crate) fn settle(
         &mut self,
         counted: impl Fn(&str) -> Limits,
-        rounds: u64,
+        rounds: Rounds,
         patience: Duration,
     ) -> Option<TaskMessage> {
         let now = self.task.clock().now();
         let pending = self.pending.as_mut()?;
         let before = self.acked;
         for grant in pending.iter_mut() {
-            grant.told = grant.told.or(Some(rounds));
+            grant.told = grant.told.or(Some(rounds.begun));
         }
         while let Some(next) = pending.front() {
             let counted = counted(&next.customer);
-            let within = next.told.is_some_and(|told| rounds > told)
+            let within = next.told.is_some_and(|told| rounds.ended > told)
                 && Criticality::ALL.into_iter().all(|l| counted[l] <= next.limits[l]);
             if !within && now.since(next.since) < patience {
                 break;
             }
-            self.acked = self.acked.max(Some(next.generation));
+            let generation = next.generation;
             pending.pop_front();
+            // Those of one message arrive together.
+            if pending.front().is_none_or(|after| after.generation > generation) {
+                self.acked = self.acked.max(Some(generation));
+            }
         }
         let acked = self.acked.filter(|acked| Some(*acked) != before && self.welcomed)?;
         Some(TaskMessage { acked: Some(write_generation(acked)), ..TaskMessage::default() })
@@ -454,14 +557,5 @@ impl Member {
                 held.local = id;
             }
         }
-    }
-}
-
-fn write_usage(customer: u32, usage: Usage) -> wire::Usage {
-    wire::Usage {
-        customer,
-        used: write_rates(usage.used),
-        demand: write_rates(usage.wanted),
-        has: Vec::new(),
     }
 }

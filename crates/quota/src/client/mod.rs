@@ -35,15 +35,18 @@ pub use state::{State, Trouble};
 
 pub(crate) use run::explain;
 
-use crate::link::{Link, LinkError, refusal};
+use crate::link::{Link, LinkError, Route, refusal};
 use crate::server::owner::Owner;
 use member::Member;
-use run::{Line, Post};
+use run::{Line, Post, Start};
 use state::Shared;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use tidegate::Task;
+use tidegate_core::rng::SeededRng;
 use tidegate_tls::ClientOptions;
 use tokio::sync::watch;
 use zone::Zone;
@@ -110,32 +113,38 @@ impl Builder {
         check_name("service", task.service())?;
         check_name("task", &name)?;
         let member = Member::new(task.clone(), name, self.weight);
-        self.begin(member, None)
+        self.prepare(member, None).map(Prepared::begin)
     }
 
-    /// The same for a zone's server, whose tasks share what it is told.
-    pub(crate) fn stand_for(self, zone: Zone, owner: Owner) -> Result<Client, AttachError> {
+    /// The same for a zone's server, whose tasks share what it is told, by the election `reign`; it
+    /// waits to be begun. `heard` is set when it has been told anything.
+    pub(crate) fn stand_for(
+        self,
+        zone: Zone,
+        owner: Owner,
+        reign: u64,
+        heard: Arc<AtomicBool>,
+    ) -> Result<Prepared, AttachError> {
         let name = self.name.clone().unwrap_or_else(own_name);
         check_name("task", &name)?;
-        let member = Member::for_others(zone.task().clone(), name, self.weight);
-        self.begin(member, Some(Post { zone, owner, told: None }))
+        let member = Member::for_others(zone.task().clone(), name, self.weight, reign);
+        self.prepare(member, Some(Post { zone, owner, told: None, heard }))
     }
 
-    fn begin(self, member: Member, post: Option<Post>) -> Result<Client, AttachError> {
+    /// All that can fail.
+    fn prepare(self, member: Member, post: Option<Post>) -> Result<Prepared, AttachError> {
         let shared = Arc::new(Shared::default());
         let told = Arc::clone(&shared);
         let link = Link::new(self.tls, move |news| {
             told.change(|state| state.certificates = refusal(&news));
         })?;
-        let endpoints = self.addresses.iter().map(|address| link.endpoint(address));
-        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
-        if endpoints.is_empty() {
-            return Err(AttachError::NoAddress);
-        }
+        let mut dice = SeededRng::new(RandomState::new().hash_one(0));
+        let route = Route::new(link, &self.addresses, &mut dice)?;
+        let route = route.ok_or(AttachError::NoAddress)?;
         let (stop, stopped) = watch::channel(false);
-        let line = Line::new(member, link, endpoints, &shared, post);
-        let thread = run::start(line, stopped).map_err(AttachError::Thread)?;
-        Ok(Client { stop, shared, thread: Some(thread) })
+        let line = Line { member, route, shared: Arc::clone(&shared), dice, post };
+        let (start, thread) = run::start(line, stopped).map_err(AttachError::Thread)?;
+        Ok(Prepared { client: Client { stop, shared, thread: Some(thread) }, start })
     }
 }
 
@@ -151,6 +160,22 @@ pub(crate) fn own_name() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().replace(|c: char| !c.is_ascii_graphic(), "-");
     format!("{host}:{}", std::process::id())
+}
+
+/// A client that has said nothing to anybody yet, and says nothing if this is dropped.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Goes first: the client waits for its thread, and that for this.
+    start: Start,
+    client: Client,
+}
+
+impl Prepared {
+    /// Begins to report. Nothing can fail here that is not tried again.
+    pub(crate) fn begin(self) -> Client {
+        self.start.now();
+        self.client
+    }
 }
 
 /// A task's connection to the quota server. The task leaves when this is dropped.

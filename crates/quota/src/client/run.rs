@@ -5,28 +5,26 @@
 //! is a pause that doubles, half of it by chance: a fleet that lost its server must not come back
 //! as one.
 
-use super::member::{Member, Next};
+use super::member::{Member, Next, REPORT_EVERY};
 use super::state::{Shared, Trouble};
 use super::zone::Zone;
 use crate::config::Service;
-use crate::link::{CONNECT_WITHIN, Link};
+use crate::link::{CONNECT_WITHIN, Route};
 use crate::server::owner::Owner;
 use core::time::Duration;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tidegate_core::rng::{Rng, SeededRng};
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
 use tidegate_wire::proto::tidegate::quota::v1::{ServerMessage, TaskMessage};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 
-/// Before the server has said how often.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// The first pause: short enough for a server that was restarted, long enough not to spin.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest. With ten thousand tasks that is two thousand attempts a second.
@@ -44,19 +42,17 @@ const SETTLES: u32 = 4;
 /// How long a task that ends waits for its last words to be heard.
 const FAREWELL: Duration = Duration::from_millis(500);
 
+/// Why a zone's server ends its stream by itself.
+const OVER: &str = "this server does not lead its zone any more";
+
 /// What the thread works with.
 pub(super) struct Line {
-    member: Member,
-    link: Link,
-    endpoints: Vec<Endpoint>,
-    /// Whose turn it is.
-    turn: usize,
-    /// Where the last server said the leader is.
-    leader: Option<Endpoint>,
-    shared: Arc<Shared>,
-    dice: SeededRng,
+    pub(super) member: Member,
+    pub(super) route: Route,
+    pub(super) shared: Arc<Shared>,
+    pub(super) dice: SeededRng,
     /// Where its limits go, if it stands for a zone.
-    post: Option<Post>,
+    pub(super) post: Option<Post>,
 }
 
 /// A zone, and who owns its book.
@@ -65,6 +61,8 @@ pub(crate) struct Post {
     pub(crate) owner: Owner,
     /// What the book was told.
     pub(crate) told: Option<Service>,
+    /// Whether it was.
+    pub(crate) heard: Arc<AtomicBool>,
 }
 
 /// Why a stream ended.
@@ -76,36 +74,46 @@ enum Ended {
     Failed(String),
 }
 
-impl Line {
-    pub(super) fn new(
-        member: Member,
-        link: Link,
-        endpoints: Vec<Endpoint>,
-        shared: &Arc<Shared>,
-        post: Option<Post>,
-    ) -> Self {
-        let mut dice = SeededRng::new(RandomState::new().hash_one(0));
-        let turn = dice.below(endpoints.len() as u64) as usize;
-        let shared = Arc::clone(shared);
-        Self { member, link, endpoints, turn, leader: None, shared, dice, post }
+/// Lets a thread begin that waits; if it is dropped instead, the thread ends.
+#[derive(Debug)]
+pub(super) struct Start(oneshot::Sender<()>);
+
+impl Start {
+    pub(super) fn now(self) {
+        // It waits for nothing else.
+        let _ = self.0.send(());
     }
 }
 
-/// Starts the thread.
-pub(super) fn start(line: Line, stopped: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
+/// Starts the thread, which waits until it is told to begin.
+pub(super) fn start(
+    line: Line,
+    stopped: watch::Receiver<bool>,
+) -> io::Result<(Start, JoinHandle<()>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let thread = std::thread::Builder::new().name("tidegate-quota".to_owned());
-    thread.spawn(move || runtime.block_on(run(line, stopped)))
+    let (start, begun) = oneshot::channel();
+    let thread = thread.spawn(move || {
+        runtime.block_on(async {
+            if begun.await.is_ok() {
+                run(line, stopped).await;
+            }
+        });
+    })?;
+    Ok((Start(start), thread))
 }
 
 async fn run(mut line: Line, stopped: watch::Receiver<bool>) {
     let mut pause = PAUSE_MIN;
     let mut ticks = ticks(REPORT_EVERY, &mut line.dice);
     loop {
-        let endpoint = line.leader.take().unwrap_or_else(|| {
-            line.turn = (line.turn + 1) % line.endpoints.len();
-            line.endpoints[line.turn].clone()
-        });
+        while !line.may_speak() {
+            tokio::select! {
+                _ = ticks.tick() => line.idle().await,
+                () = stopping(stopped.clone()) => return,
+            }
+        }
+        let endpoint = line.route.next();
         let server = endpoint.uri().to_string();
         let ended = stream(&mut line, endpoint, &server, &mut ticks, &mut pause, &stopped).await;
         let trouble = match ended {
@@ -141,6 +149,12 @@ impl Line {
         let _ = self.settle().await;
     }
 
+    /// Whether it may speak: who stands for a zone, only while it leads there.
+    fn may_speak(&self) -> bool {
+        let now = self.member.now();
+        self.post.as_ref().is_none_or(|post| post.owner.fence.is_open(now))
+    }
+
     /// Looks what a zone's tasks do.
     async fn count(&mut self) {
         if let Some(post) = &mut self.post
@@ -158,6 +172,7 @@ impl Line {
         {
             post.owner.reload(service.clone()).await;
             post.told = Some(service);
+            post.heard.store(true, Ordering::Release);
         }
         let (status, rounds) = post.owner.stand().await?;
         Zone::settle(&mut self.member, &status, rounds)
@@ -204,7 +219,7 @@ async fn open(
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_EVERY)
         .keep_alive_while_idle(true);
-    let link = line.link.clone();
+    let link = line.route.link.clone();
     let opening = timeout(CONNECT_WITHIN, async {
         let channel = link.connect(&endpoint).await?;
         let mut client = QuotaClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
@@ -255,11 +270,15 @@ async fn stream(
                 Ok(Some(message)) => message,
                 Ok(None) => return Ended::Failed("the server has ended the stream".to_owned()),
                 Err(status) => {
-                    return Ended::Failed(line.link.told(&endpoint, &status));
+                    return Ended::Failed(line.route.link.told(&endpoint, &status));
                 }
             },
             _ = ticks.tick() => {
                 line.count().await;
+                // The clock is read after that has waited.
+                if !line.may_speak() {
+                    return Ended::Failed(OVER.to_owned());
+                }
                 let report = line.member.tick();
                 line.say_standing();
                 if report.is_some_and(|report| say.try_send(report).is_err()) {
@@ -269,6 +288,9 @@ async fn stream(
             }
             _ = settling.tick(), if line.post.is_some() => {
                 let words = line.settle().await;
+                if !line.may_speak() {
+                    return Ended::Failed(OVER.to_owned());
+                }
                 if words.is_some_and(|words| say.try_send(words).is_err()) {
                     return Ended::Failed("the server does not read reports".to_owned());
                 }
@@ -289,16 +311,16 @@ async fn stream(
         match then {
             Ok(Next::Say(None)) => {}
             Ok(Next::Say(Some(words))) => {
-                if say.try_send(words).is_err() {
+                if say.try_send(*words).is_err() {
                     return Ended::Failed("the server does not read reports".to_owned());
                 }
             }
             Ok(Next::Resume) => {
-                line.leader = line.link.endpoint(server).ok();
+                line.route.again(&endpoint);
                 return Ended::Moved;
             }
             Ok(Next::Go(leader)) => {
-                line.leader = leader.and_then(|leader| elsewhere(&line.link, server, &leader));
+                line.route.redirect(&endpoint, leader.as_deref());
                 return Ended::Moved;
             }
             Err(nonsense) => return Ended::Failed(nonsense.to_string()),
@@ -310,15 +332,6 @@ fn settles(every: Duration) -> Interval {
     let mut settles = interval((every / SETTLES).max(Duration::from_millis(1)));
     settles.set_missed_tick_behavior(MissedTickBehavior::Delay);
     settles
-}
-
-/// Where the leader is that `server` has told of: by host and port, spoken to as that server is.
-fn elsewhere(link: &Link, server: &str, leader: &str) -> Option<Endpoint> {
-    let scheme = match server.split_once("://") {
-        Some((scheme, _)) if !leader.contains("://") => format!("{scheme}://"),
-        _ => String::new(),
-    };
-    link.endpoint(&format!("{scheme}{leader}")).ok()
 }
 
 /// Says goodbye, and waits for a moment until the server has ended the stream.

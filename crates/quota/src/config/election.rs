@@ -1,10 +1,12 @@
 //! How several servers elect one.
 
 use super::fault::Fault;
-use super::raw;
 use super::units::duration;
+use super::{parent, raw};
+use crate::etcd::EtcdUser;
 use core::time::Duration;
 use serde_saphyr::Spanned;
+use tidegate_tls::ClientOptions;
 
 /// Where everything is in etcd, unless it is said.
 const PREFIX: &str = "/tidegate/quota";
@@ -22,8 +24,12 @@ const PREFIX_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EtcdElection {
-    /// Where the members of etcd are, as `http://host:port`.
+    /// Where the members of etcd are, as `http://host:port` or `https://host:port`.
     pub endpoints: Vec<String>,
+    /// What to show there, and whom to believe.
+    pub tls: Option<ClientOptions>,
+    /// As whom to ask, if etcd wants to know.
+    pub user: Option<EtcdUser>,
     /// What all keys begin with, without a slash at the end.
     pub prefix: String,
     /// How long a lease is; whole seconds.
@@ -52,11 +58,17 @@ pub(super) fn resolve(raw: Spanned<raw::Election>, limits: bool) -> Result<EtcdE
         let parsed = endpoint.value.parse::<http::Uri>().ok();
         let fits = parsed.is_some_and(|uri| {
             let port = uri.authority().is_some_and(|authority| authority.port().is_some());
-            uri.scheme_str() == Some("http") && port && uri.path() == "/"
+            let scheme = uri.scheme_str();
+            let spoken = scheme == Some("https") || (scheme == Some("http") && raw.tls.is_none());
+            spoken && port && uri.path() == "/"
         });
         if !fits {
             let what = format!("`{}` is no endpoint of etcd", endpoint.value);
-            let right = "scheme, host and port, such as http://etcd-1:2379; only http as yet";
+            let right = if raw.tls.is_some() {
+                "scheme, host and port, such as https://etcd-1:2379, as there is `tls`"
+            } else {
+                "scheme, host and port, such as http://etcd-1:2379"
+            };
             return Err(Fault::at(endpoint, what, right));
         }
         endpoints.push(endpoint.value.clone());
@@ -83,5 +95,21 @@ pub(super) fn resolve(raw: Spanned<raw::Election>, limits: bool) -> Result<EtcdE
         let what = format!("`{}` is not in whole seconds", text.value);
         return Err(Fault::at(text, what, "whole seconds, as etcd counts them, such as 3s"));
     }
-    Ok(EtcdElection { endpoints, prefix, ttl, limits })
+    let tls = raw.tls.map(parent::tls).transpose()?;
+    let user = match (raw.user, raw.password_file) {
+        (None, None) => None,
+        (Some(user), Some(file)) => {
+            let secret = endpoints.iter().all(|endpoint| endpoint.starts_with("https://"));
+            if !secret {
+                let what = "a password would be sent in the clear";
+                return Err(Fault::at(&user, what, "endpoints with https://"));
+            }
+            Some(EtcdUser::new(user.value, file.value))
+        }
+        (Some(one), None) | (None, Some(one)) => {
+            let what = "one of `user` and `password_file`";
+            return Err(Fault::at(&one, what, "both, or neither"));
+        }
+    };
+    Ok(EtcdElection { endpoints, tls, user, prefix, ttl, limits })
 }

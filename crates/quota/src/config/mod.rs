@@ -31,7 +31,7 @@ mod who;
 pub use crate::access::{DoormanAccess, ServiceAccess};
 pub use election::EtcdElection;
 pub use fault::Refused;
-pub use parent::Parent;
+pub use parent::{DoormanParent, Parent};
 pub use who::Exposed;
 
 use crate::access;
@@ -55,6 +55,8 @@ pub struct Own {
     pub(crate) tls: Option<ServerOptions>,
     pub(crate) election: Option<EtcdElection>,
     operators: Vec<IdentityPattern>,
+    pub(crate) parent: Option<Parent>,
+    pub(crate) doorman_parent: Option<DoormanParent>,
 }
 
 impl Own {
@@ -64,6 +66,8 @@ impl Own {
             tls: config.tls.clone(),
             election: config.election.clone(),
             operators: config.operators.clone(),
+            parent: config.parent.clone(),
+            doorman_parent: config.doorman_parent.clone(),
         }
     }
 }
@@ -83,8 +87,10 @@ pub struct Config {
     pub election: Option<EtcdElection>,
     /// By name.
     pub services: BTreeMap<String, Service>,
-    /// What clients of Doorman may share; nothing if they are not served.
+    /// What clients of Doorman may share; nothing if they are not served, or by a server above.
     pub doorman: Option<Repository>,
+    /// The server above, if this one is of Doorman's tree and not its root.
+    pub doorman_parent: Option<DoormanParent>,
     /// How callers are spoken to, if by TLS. Where they show certificates, lists say who may do
     /// what.
     pub tls: Option<ServerOptions>,
@@ -104,6 +110,8 @@ pub struct Config {
 pub struct Service {
     /// What all its tasks can do together, if said. Only to tell by how much it is oversubscribed.
     pub capacity: Option<CostRate>,
+    /// The same account of memory.
+    pub memory: Memory,
     /// What everyone without limits of their own may use together.
     pub default: Limits,
     /// What each customer may use, by name.
@@ -120,7 +128,41 @@ pub struct Service {
     pub fleet: FleetConfig,
 }
 
+/// Who may hold how much memory, in bytes: an account of its own beside CPU time. It is shown, and
+/// not enforced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Memory {
+    /// What all tasks have together, if said.
+    pub capacity: Option<u64>,
+    /// What everyone without a limit of their own may hold together; nothing is no limit.
+    pub default: Option<u64>,
+    /// What each customer may hold that has a limit, by name.
+    pub customers: BTreeMap<String, u64>,
+}
+
+impl Memory {
+    /// What a customer may hold, if it is said; nothing for a name is everyone else.
+    pub fn of(&self, customer: &str) -> Option<u64> {
+        if customer.is_empty() { self.default } else { self.customers.get(customer).copied() }
+    }
+
+    /// Whether anybody has said anything of it.
+    pub fn is_said(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
 impl Service {
+    /// As [`Service::oversubscription`], of memory. Only limits that are said count: who has none
+    /// has not been promised anything.
+    pub fn memory_oversubscription(&self) -> Option<f64> {
+        let capacity = self.memory.capacity? as f64;
+        let limits = self.memory.customers.values().chain(&self.memory.default);
+        let promised: u128 = limits.map(|bytes| u128::from(*bytes)).sum();
+        Some(promised as f64 / capacity)
+    }
+
     /// The sum of all limits over the capacity: above 1, not everyone can have its limit at once.
     /// Who has no limit counts with the whole capacity. Nothing if the capacity is not said.
     pub fn oversubscription(&self) -> Option<f64> {
@@ -177,6 +219,10 @@ impl Config {
                 || "no capacity said".to_owned(),
                 |over| format!("{:.0} % of the capacity promised", over * 100.0),
             );
+            let of = match service.memory_oversubscription() {
+                None => of,
+                Some(over) => format!("{of}, {:.0} % of the memory", over * 100.0),
+            };
             let count = service.customers.len();
             let customers = if count == 1 { "customer" } else { "customers" };
             lines.push(format!("{name}: {count} {customers}, {of}"));

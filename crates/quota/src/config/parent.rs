@@ -1,9 +1,10 @@
-//! The server above a zone's, as the file names it.
+//! The server above a zone's, or above one of Doorman's tree, as the file names it.
 
 use super::fault::Fault;
 use super::raw;
 use super::units::size;
 use crate::link::Link;
+use serde_saphyr::Spanned;
 use std::path::PathBuf;
 use tidegate_core::fleet::TaskId;
 use tidegate_tls::{ClientOptions, Identity, Roots};
@@ -22,34 +23,61 @@ pub struct Parent {
     pub tls: Option<ClientOptions>,
 }
 
+/// The server of Doorman that this one asks for its clients, and what this one is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DoormanParent {
+    /// Its addresses, which are tried in turn.
+    pub servers: Vec<String>,
+    /// What this server is called there; host and process if not said.
+    pub name: Option<String>,
+    /// What to show there, and whom to believe.
+    pub tls: Option<ClientOptions>,
+}
+
+pub(super) fn above(raw: raw::Above) -> Result<DoormanParent, Fault> {
+    let servers = servers(raw.servers, raw.tls.is_some())?;
+    let name = raw.name.map(|name| named(name, "server")).transpose()?;
+    let tls = raw.tls.map(tls).transpose()?;
+    Ok(DoormanParent { servers, name, tls })
+}
+
 pub(super) fn resolve(raw: raw::Parent) -> Result<Parent, Fault> {
-    if raw.servers.value.is_empty() {
-        let right = "at least one, such as `servers: [https://quota.example.org:7300]`";
-        return Err(Fault::at(&raw.servers, "there are no servers above", right));
-    }
-    let link = Link::scheme(raw.tls.is_some());
-    let mut servers = Vec::new();
-    for server in raw.servers.value {
-        if let Err(wrong) = link.endpoint(&server.value) {
-            let right = "https://HOST:PORT, or without `tls` http://HOST:PORT";
-            return Err(Fault::at(&server, wrong.to_string(), right));
-        }
-        servers.push(server.value);
-    }
-    let name = match raw.name {
-        Some(name) if !crate::name::is_name(&name.value) => {
-            let what = format!("`{}` cannot be the name of a task", name.value);
-            return Err(Fault::at(&name, what, "printable ASCII characters without blanks"));
-        }
-        name => name.map(|name| name.value),
-    };
+    let servers = servers(raw.servers, raw.tls.is_some())?;
+    let name = raw.name.map(|name| named(name, "task")).transpose()?;
     let weight = raw.weight.map_or(Ok(1), |weight| size(&weight, TaskId::COUNT_MAX))?;
     let tls = raw.tls.map(tls).transpose()?;
     // The size has 20 bits.
     Ok(Parent { servers, name, weight: weight as u32, tls })
 }
 
-fn tls(raw: serde_saphyr::Spanned<raw::ParentTls>) -> Result<ClientOptions, Fault> {
+fn servers(raw: Spanned<Vec<Spanned<String>>>, secure: bool) -> Result<Vec<String>, Fault> {
+    if raw.value.is_empty() {
+        let right = "at least one, such as `servers: [https://quota.example.org:7300]`";
+        return Err(Fault::at(&raw, "there are no servers above", right));
+    }
+    let link = Link::scheme(secure);
+    let mut servers = Vec::new();
+    for server in raw.value {
+        if let Err(wrong) = link.endpoint(&server.value) {
+            let right = "https://HOST:PORT, or without `tls` http://HOST:PORT";
+            return Err(Fault::at(&server, wrong.to_string(), right));
+        }
+        servers.push(server.value);
+    }
+    Ok(servers)
+}
+
+fn named(name: Spanned<String>, kind: &str) -> Result<String, Fault> {
+    if crate::name::is_name(&name.value) {
+        return Ok(name.value);
+    }
+    let what = format!("`{}` cannot be the name of a {kind}", name.value);
+    Err(Fault::at(&name, what, "printable ASCII characters without blanks"))
+}
+
+/// What to show to a server, and whom to believe.
+pub(super) fn tls(raw: Spanned<raw::ParentTls>) -> Result<ClientOptions, Fault> {
     let at = raw.referenced;
     let raw::ParentTls { ca, cert, key } = raw.value;
     let mut options = ClientOptions::default();

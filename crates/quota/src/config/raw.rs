@@ -26,9 +26,9 @@ pub(super) struct Quota {
     pub(super) trust_network: Option<Spanned<bool>>,
     pub(super) operators: Option<Who>,
     pub(super) election: Option<Spanned<Election>>,
-    pub(super) parent: Option<Parent>,
+    pub(super) parent: Option<Spanned<Parent>>,
     pub(super) services: Option<Spanned<Named<Service>>>,
-    pub(super) doorman: Option<Doorman>,
+    pub(super) doorman: Option<Spanned<Doorman>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,6 +65,9 @@ pub(super) struct Election {
     pub(super) etcd: Spanned<Vec<Spanned<String>>>,
     pub(super) prefix: Option<Spanned<String>>,
     pub(super) ttl: Option<Spanned<String>>,
+    pub(super) tls: Option<Spanned<ParentTls>>,
+    pub(super) user: Option<Spanned<String>>,
+    pub(super) password_file: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +75,16 @@ pub(super) struct Election {
 pub(super) struct Doorman {
     pub(super) clients: Option<Who>,
     pub(super) servers: Option<Who>,
-    pub(super) resources: Spanned<Vec<Spanned<Template>>>,
+    pub(super) parent: Option<Spanned<Above>>,
+    pub(super) resources: Option<Spanned<Vec<Spanned<Template>>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Above {
+    pub(super) servers: Spanned<Vec<Spanned<String>>>,
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) tls: Option<Spanned<ParentTls>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -122,7 +134,8 @@ pub(super) struct Service {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Resources {
-    pub(super) cpu: Spanned<f64>,
+    pub(super) cpu: Option<Spanned<f64>>,
+    pub(super) memory: Option<Spanned<String>>,
 }
 
 /// What a customer may use: a number of CPUs, or one for each level that has its own.
@@ -140,6 +153,7 @@ pub(super) struct Levels {
     pub(super) critical: Option<Spanned<f64>>,
     pub(super) sheddable_plus: Option<Spanned<f64>>,
     pub(super) sheddable: Option<Spanned<f64>>,
+    pub(super) memory: Option<Spanned<String>>,
     pub(super) identities: Option<Who>,
 }
 
@@ -155,7 +169,9 @@ impl<'de> Visitor<'de> for LimitVisitor {
     type Value = Limit;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number of CPUs, `unlimited`, or a map such as {cpu: 10, sheddable: 2}")
+        f.write_str(
+            "a number of CPUs, `unlimited`, or a map such as {cpu: 10, sheddable: 2, memory: 1GiB}",
+        )
     }
 
     fn visit_u64<E>(self, cpus: u64) -> Result<Limit, E> {

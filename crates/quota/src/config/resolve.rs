@@ -1,14 +1,15 @@
 //! From the file to what it means.
 
+use super::doorman::Doorman;
 use super::election;
 use super::fault::Fault;
 use super::raw::{self, Limit, Named};
-use super::units::{cpus, duration, share, size};
+use super::units::{bytes, cpus, duration, share, size};
 use super::who::{self, Exposed, Reader};
-use super::{Config, Own, PORT, Service};
+use super::{Config, Memory, Own, PORT, Service};
 use crate::access;
 use core::time::Duration;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -46,22 +47,32 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
     let reader = Reader { identified };
     let told = quota.operators;
     let operators = own.map_or_else(|| reader.list(told), |own| Ok(own.operators.clone()))?;
-    let parent = quota.parent.map(super::parent::resolve).transpose()?;
+    let parent_at = quota.parent.as_ref().map_or(at, |parent| parent.referenced);
+    let parent = quota.parent.map(|parent| super::parent::resolve(parent.value)).transpose()?;
+    let parent = own.map_or(parent, |own| own.parent.clone());
     let doorman = quota.doorman.map(|raw| super::doorman::resolve(raw, &reader)).transpose()?;
-    let (doorman, doorman_access) = doorman.unzip();
+    let (doorman, doorman_parent, doorman_access) = match doorman {
+        Some(Doorman { templates, parent, access }) => (templates, parent, Some(access)),
+        None => (None, None, None),
+    };
     let found = quota.services.as_ref().is_some_and(|services| !services.value.0.is_empty());
-    let elsewhere = quota.services.is_none() && doorman.is_none();
+    let elsewhere = quota.services.is_none() && doorman_access.is_none();
     let election = quota.election.map(|raw| election::resolve(raw, elsewhere)).transpose()?;
-    if !found && doorman.is_none() && !election.as_ref().is_some_and(|election| election.limits) {
+    if !found
+        && doorman_access.is_none()
+        && !election.as_ref().is_some_and(|election| election.limits)
+    {
         let at = quota.services.map_or(at, |services| services.referenced);
         let right = "at least one, such as `services: { search: { default: 10 } }`";
         return Err(Fault::new(at, "there are no services", right));
     }
     let services = quota.services.map(|services| services.value).unwrap_or_default();
     let services = named(services, "service", |name, raw| service(name, raw, &reader))?;
-    if parent.is_some() && election.is_some() {
-        let what = "a zone has one server, and this is to be one of several";
-        return Err(Fault::new(at, what, "leave `parent` out, or `election`"));
+    let unnamed = parent.as_ref().is_some_and(|parent| parent.name.is_none())
+        || doorman_parent.as_ref().is_some_and(|parent| parent.name.is_none());
+    if unnamed && election.is_some() {
+        let what = "servers that are elected take each other's place above, and have no name there";
+        return Err(Fault::new(parent_at, what, "`name` in `parent`, the same for all of them"));
     }
     if let (Some(state), Some(_)) = (&quota.state, &election) {
         let what = "a server that is elected remembers in etcd";
@@ -69,7 +80,19 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
     }
     let state = quota.state.map(|path| PathBuf::from(path.value));
     let advertise = match quota.advertise {
-        Some(text) => text.value,
+        Some(text) => {
+            let parsed = text.value.parse::<http::uri::Authority>().ok();
+            let named = parsed.is_some_and(|at| {
+                at.port_u16().is_some_and(|port| port > 0)
+                    && !at.host().is_empty()
+                    && !at.as_str().contains('@')
+            });
+            if !named {
+                let what = format!("nobody can be sent to `{}`", text.value);
+                return Err(Fault::at(&text, what, "host and port, such as quota-1:7300"));
+            }
+            text.value
+        }
         None if election.is_some() && listen.ip().is_unspecified() => {
             let what = format!("nobody can be sent to {listen}");
             let right = "add `advertise: HOST:PORT`, where others reach this server";
@@ -84,6 +107,7 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
         election,
         services,
         doorman,
+        doorman_parent,
         tls,
         trust_network,
         operators,
@@ -114,7 +138,8 @@ pub(super) fn limits_only(file: raw::File, own: &Own) -> Result<Config, Fault> {
         ("trust_network", quota.trust_network.as_ref().map(|trust| trust.referenced)),
         ("operators", quota.operators.as_ref().map(|operators| operators.referenced)),
         ("tls", quota.tls.as_ref().map(|_| all)),
-        ("parent", quota.parent.as_ref().map(|_| all)),
+        ("parent", quota.parent.as_ref().map(|parent| parent.referenced)),
+        ("doorman.parent", quota.doorman.as_ref().and_then(above)),
     ];
     let others = others.into_iter().filter_map(|(key, at)| Some((key, at?)));
     if let Some((key, at)) = found.chain(others).next() {
@@ -126,6 +151,10 @@ pub(super) fn limits_only(file: raw::File, own: &Own) -> Result<Config, Fault> {
         ));
     }
     resolve(file, Some(own))
+}
+
+fn above(doorman: &Spanned<raw::Doorman>) -> Option<Location> {
+    doorman.value.parent.as_ref().map(|parent| parent.referenced)
 }
 
 /// Names that people and metrics can bear, each once.
@@ -162,24 +191,28 @@ fn service(
             format!("service `{}` needs `default`, for everyone who is not named", name.value);
         return Err(Fault::at(name, what, "add `default: 10`, in CPUs"));
     };
-    let capacity = raw.capacity.map(|capacity| match cpus(&capacity.cpu)? {
-        CostRate::ZERO => Err(Fault::at(&capacity.cpu, "no CPU at all", "more than 0")),
-        rate => Ok(rate),
-    });
-    let capacity = capacity.transpose()?;
+    let mut memory = Memory::default();
+    let mut capacity = None;
+    if let Some(raw) = raw.capacity {
+        capacity = raw.cpu.as_ref().map(some_cpus).transpose()?;
+        memory.capacity = raw.memory.as_ref().map(bytes).transpose()?;
+    }
     let default_at = default.referenced;
-    let (default, strangers) = limits(default, reader)?;
+    let Allowed { limits: default, memory: held, identities: strangers } = limits(default, reader)?;
+    memory.default = held;
     if !strangers.is_empty() {
         let what = "everyone who is not named has no identities of their own";
         return Err(Fault::new(default_at, what, "`identities` of a customer"));
     }
     let customers = named(raw.customers, "customer", |_, limit| limits(limit, reader))?;
-    let belong = customers.iter().flat_map(|(name, (_, identities))| {
-        identities.iter().map(|identity| (identity.clone(), name.clone()))
+    let belong = customers.iter().flat_map(|(name, allowed)| {
+        allowed.identities.iter().map(|identity| (identity.clone(), name.clone()))
     });
     let access = reader.service(name, raw.tasks, raw.envoys, belong.collect())?;
+    let held = customers.iter().filter_map(|(name, allowed)| Some((name.clone(), allowed.memory?)));
+    memory.customers = held.collect();
     let customers: BTreeMap<_, _> =
-        customers.into_iter().map(|(name, (limits, _))| (name, limits)).collect();
+        customers.into_iter().map(|(name, allowed)| (name, allowed.limits)).collect();
     let mut fleet = FleetConfig::default();
     silence(&raw.silence, &mut fleet)?;
     let span = |text: &Option<_>, default, from, to| {
@@ -217,7 +250,24 @@ fn service(
     }
     let hit = raw.hit.as_ref().map(|text| duration(text, Duration::from_micros(1), second * 60));
     let hit = hit.transpose()?.map(|cost| Cost::from_nanos(cost.as_nanos() as u64));
-    Ok(Service { capacity, default, customers, hit, access, report_every, round_every, fleet })
+    Ok(Service {
+        capacity,
+        memory,
+        default,
+        customers,
+        hit,
+        access,
+        report_every,
+        round_every,
+        fleet,
+    })
+}
+
+fn some_cpus(found: &Spanned<f64>) -> Result<CostRate, Fault> {
+    match cpus(found)? {
+        CostRate::ZERO => Err(Fault::at(found, "no CPU at all", "more than 0")),
+        rate => Ok(rate),
+    }
 }
 
 fn silence(raw: &raw::Silence, fleet: &mut FleetConfig) -> Result<(), Fault> {
@@ -257,23 +307,37 @@ fn sizes(raw: &raw::Sizes, fleet: &mut FleetConfig) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What may be used, and by whom, where that is said.
-fn limits(limit: Spanned<Limit>, reader: &Reader) -> Result<(Limits, Vec<IdentityPattern>), Fault> {
+/// What may be used and held, and by whom, where that is said.
+struct Allowed {
+    limits: Limits,
+    memory: Option<u64>,
+    identities: Vec<IdentityPattern>,
+}
+
+impl Allowed {
+    const fn cpu(limits: Limits) -> Self {
+        Self { limits, memory: None, identities: Vec::new() }
+    }
+}
+
+fn limits(limit: Spanned<Limit>, reader: &Reader) -> Result<Allowed, Fault> {
     let Spanned { value, referenced, defined } = limit;
     match value {
-        Limit::Unlimited => Ok((Limits::UNLIMITED, Vec::new())),
+        Limit::Unlimited => Ok(Allowed::cpu(Limits::UNLIMITED)),
         Limit::Cpus(number) => {
             let total = cpus(&Spanned::new(number, referenced, defined))?;
-            Ok((Limits::total(total), Vec::new()))
+            Ok(Allowed::cpu(Limits::total(total)))
         }
         Limit::Levels(levels) => {
-            let raw::Levels { cpu, critical, sheddable_plus, sheddable, identities } = *levels;
+            let raw::Levels { cpu, critical, sheddable_plus, sheddable, memory, identities } =
+                *levels;
             let mut entries = [None; 4];
             let levels = [&sheddable, &sheddable_plus, &critical, &cpu];
             for (entry, level) in entries.iter_mut().zip(levels) {
                 *entry = level.as_ref().map(cpus).transpose()?;
             }
             let identities = reader.list(identities)?;
+            let memory = memory.as_ref().map(bytes).transpose()?;
             let limits = Limits::from_entries(entries).map_err(|wrong| {
                 let found = levels[wrong.level.index()].as_ref();
                 let at = found.map_or(referenced, |level| level.referenced);
@@ -283,7 +347,7 @@ fn limits(limit: Spanned<Limit>, reader: &Reader) -> Result<(Limits, Vec<Identit
                 );
                 Fault::new(at, what, format!("at most {}", wrong.at_most))
             })?;
-            Ok((limits, identities))
+            Ok(Allowed { limits, memory, identities })
         }
     }
 }

@@ -16,11 +16,11 @@ quota:
   state: /var/lib/tidegate/epoch
   services:
     search:
-      capacity: { cpu: 100 }
-      default: 10
+      capacity: { cpu: 100, memory: 8GiB }
+      default: { cpu: 10, memory: 2GiB }
       hit: 2ms
       customers:
-        gmail: 60
+        gmail: { cpu: 60, memory: 10GiB }
         crawler: { cpu: 80, sheddable_plus: 50, sheddable: 20.5 }
         blocked: 0
         own: unlimited
@@ -47,6 +47,12 @@ fn every_key_is_read() {
     assert_eq!(search.customers["own"], Limits::UNLIMITED);
     // 10 + 60 + 80 + 0 + all of 100.
     assert_eq!(search.oversubscription(), Some(2.5));
+    assert_eq!((search.memory.capacity, search.memory.default), (Some(8 << 30), Some(2 << 30)));
+    assert_eq!(search.memory.customers, BTreeMap::from([("gmail".to_owned(), 10 << 30)]));
+    // Of memory only what is said is promised: 2 + 10 of 8.
+    assert_eq!(search.memory_oversubscription(), Some(1.5));
+    assert!(search.memory.is_said() && !config.services["ads"].memory.is_said());
+    assert_eq!(config.services["ads"].memory_oversubscription(), None);
     assert_eq!(search.hit, Some(Cost::from_millis(2)));
     assert_eq!(search.report_every, Duration::from_millis(500));
     assert_eq!(search.round_every, Duration::from_millis(100));
@@ -62,8 +68,17 @@ fn every_key_is_read() {
     assert_eq!((fleet.customers_per_task_max, fleet.weight_max), (5, 8));
     assert_eq!(
         config.summary(),
-        "ads: 0 customers, no capacity said\nsearch: 4 customers, 250 % of the capacity promised"
+        "ads: 0 customers, no capacity said\nsearch: 4 customers, 250 % of the capacity promised, \
+         150 % of the memory"
     );
+}
+
+#[test]
+fn memory_of_which_nothing_is_promised_is_said_as_such() {
+    let text = "quota: { services: { search: { capacity: { memory: 1GiB }, default: 1 } } }";
+    let config = parse(text).unwrap();
+    let said = "search: 0 customers, no capacity said, 0 % of the memory";
+    assert_eq!(config.summary(), said);
 }
 
 #[test]
@@ -95,6 +110,13 @@ fn what_is_wrong_is_refused_with_its_place_and_what_would_be_right() {
         (&service("default: 1\ncustmers: {}"), "5:7", "unknown field `custmers`", "customers"),
         (&service("default: -1"), "4:16", "-1 is no number of CPUs", "from 0"),
         (&service("default: .nan"), "4:16", "non-finite float `.nan`", "finite"),
+        (
+            &service("capacity: { memory: lots }\ndefault: 1"),
+            "4:27",
+            "`lots` is no amount of memory",
+            "such as 1.5GiB",
+        ),
+        (&service("default: { memory: 5GB }"), "4:26", "`5GB` is no amount", "GiB"),
         (&service("default: lots"), "4:", "lots", "a number of CPUs"),
         (
             &service("default: 1\ncustomers:\n  a: { cpu: 2, critical: 3 }"),
@@ -136,9 +158,11 @@ fn what_is_wrong_is_refused_with_its_place_and_what_would_be_right() {
 fn limits_and_capacity_change_while_it_runs_and_the_rest_does_not() {
     let before = &parse(WHOLE).unwrap().services["search"];
     for (from, to, fits) in [
-        ("gmail: 60", "gmail: 61", true),
-        ("        gmail: 60\n", "", true),
+        ("gmail: { cpu: 60", "gmail: { cpu: 61", true),
+        ("        gmail: { cpu: 60, memory: 10GiB }\n", "", true),
         ("cpu: 100", "cpu: 200", true),
+        ("memory: 8GiB", "memory: 9GiB", true),
+        ("memory: 10GiB", "memory: 11GiB", true),
         ("hold: 30s", "hold: 31s", false),
         ("every: 500ms", "every: 501ms", false),
         ("tasks: 50", "tasks: 51", false),
@@ -259,6 +283,35 @@ fn the_server_above_is_read_or_refused() {
 }
 
 #[test]
+fn the_server_above_in_doormans_tree_is_read_or_refused() {
+    let lines = |doorman: &str| format!("quota:\n  doorman: {doorman}\n");
+    let whole = "{ parent: { servers: ['https://q:7300'], name: z, tls: { ca: ca.pem } } }";
+    let config = parse(&lines(whole)).unwrap();
+    let parent = config.doorman_parent.unwrap();
+    assert_eq!((parent.servers.len(), parent.name.as_deref()), (1, Some("z")));
+    assert!(parent.tls.is_some() && config.doorman.is_none());
+    for (doorman, what) in [
+        ("{ parent: { servers: [] } }", "no servers above"),
+        ("{ parent: { servers: [q:1], name: a b } }", "`a b` cannot be the name of a server"),
+        ("{ parent: { servers: [q:1], weight: 1 } }", "weight"),
+        ("{ parent: { servers: [q:1] }, resources: [] }", "the server above says"),
+        ("{ }", "there are no resources"),
+    ] {
+        let refused = parse(&lines(doorman)).unwrap_err();
+        assert!(refused.line == 2 && refused.what.contains(what), "{refused}");
+    }
+    // Who may ask is said here.
+    let mutual = "quota:\n  listen: 0.0.0.0:1\n  tls: { cert: c, key: k, client_ca: ca }\n  \
+                  doorman: { clients: [dns:a], parent: { servers: ['https://q:1'] } }\n";
+    let access = parse(mutual).unwrap().doorman_access.unwrap();
+    assert!(access.clients["*"][0].fits("dns:a"));
+    let closed = parse(&mutual.replace("clients: [dns:a], ", "")).unwrap_err();
+    assert!(closed.what.contains("nobody may ask for `*`"), "{closed}");
+    let shared = Config::parse_limits("limits.yaml", &lines(whole), &Own::default()).unwrap_err();
+    assert!(shared.what.contains("`doorman.parent` is of one server"), "{shared}");
+}
+
+#[test]
 fn nothing_is_open_by_an_omission() {
     let mut missed = Vec::new();
     let clear = "quota: { listen: '0.0.0.0:1', services: { a: { default: 1 } } }\n";
@@ -338,11 +391,22 @@ fn an_election_is_read_and_what_cannot_be_is_refused() {
     assert_eq!(election.ttl, Duration::from_secs(3));
     assert_eq!(election.prefix, "/tidegate/quota");
     assert!(election.limits && short.services.is_empty());
+    let secret = ELECTED.replace("http://", "https://").replace(
+        "ttl: 5s",
+        "tls: { ca: a.pem, cert: c.pem, key: k.pem }, user: quota, password_file: /run/p",
+    );
+    let secret = parse(&secret).unwrap().election.unwrap();
+    assert_eq!(secret.endpoints[0], "https://etcd-1:2379");
+    assert!(secret.tls.unwrap().identity.is_some());
+    assert_eq!(secret.user, Some(crate::etcd::EtcdUser::new("quota", "/run/p")));
     let summary = "one of several, elected by etcd with 1 endpoint, limits from \
                    /tidegate/quota/config";
     assert_eq!(short.summary(), summary);
     for (from, to, what) in [
-        ("http://etcd-2:2379", "https://etcd-2:2379", "`https://etcd-2:2379` is no endpoint"),
+        ("http://etcd-2:2379", "ftp://etcd-2:2379", "`ftp://etcd-2:2379` is no endpoint"),
+        ("ttl: 5s", "tls: { ca: a.pem }", "`http://etcd-1:2379` is no endpoint"),
+        ("ttl: 5s", "user: root", "one of `user` and `password_file`"),
+        ("ttl: 5s", "user: root, password_file: p", "sent in the clear"),
         ("http://etcd-2:2379", "etcd-2:2379", "is no endpoint of etcd"),
         ("http://etcd-2:2379", "http://etcd-2", "is no endpoint of etcd"),
         ("['http://etcd-1:2379', 'http://etcd-2:2379']", "[]", "there is no endpoint"),
@@ -355,8 +419,13 @@ fn an_election_is_read_and_what_cannot_be_is_refused() {
             "listen: 0.0.0.0:7300\n  trust_network: true",
             "nobody can be sent to 0.0.0.0:7300",
         ),
+        ("quota-1:7300", "quota-1", "nobody can be sent to `quota-1`"),
+        ("quota-1:7300", "'http://quota-1:7300'", "nobody can be sent to"),
+        ("quota-1:7300", "quota-1:0", "nobody can be sent to"),
+        ("quota-1:7300", "a@quota-1:7300", "nobody can be sent to"),
+        ("quota-1:7300", "'quota 1:7300'", "nobody can be sent to"),
         ("advertise: quota-1:7300", "state: /x", "remembers in etcd"),
-        ("advertise: quota-1:7300", "parent: { servers: ['http://q:1'] }", "a zone has one server"),
+        ("advertise: quota-1:7300", "parent: { servers: ['http://q:1'] }", "have no name there"),
         ("ttl: 5s", "tll: 5s", "tll"),
     ] {
         let refused = parse(&ELECTED.replace(from, to)).unwrap_err();
@@ -383,4 +452,9 @@ fn limits_for_all_servers_have_nothing_of_one() {
         assert_eq!(refused.line, 2);
     }
     assert!(limits("quota: {}").unwrap_err().what.contains("no services"));
+    // Who may do what is for servers that ask for certificates.
+    let listed = "quota: { services: { search: { default: 1, tasks: [dns:a] } } }";
+    assert!(limits(listed).unwrap_err().what.contains("not asked for any"));
+    let own = Own::of(&parse(IDENTIFIED).unwrap());
+    assert!(Config::parse_limits("limits.yaml", listed, &own).is_ok());
 }

@@ -7,6 +7,8 @@ use tidegate_core::{CostRate, Ratio};
 
 /// More CPUs than any fleet has, and far from where arithmetic ends.
 const CPUS_MAX: f64 = 1e9;
+/// In bytes, an exabyte: the same.
+const MEMORY_MAX: f64 = 1e18;
 
 /// A span within `from..=to`.
 pub(super) fn duration(
@@ -56,6 +58,27 @@ pub(super) fn cpus(cpus: &Spanned<f64>) -> Result<CostRate, Fault> {
     })
 }
 
+/// Bytes with their unit, from 1 on.
+pub(super) fn bytes(text: &Spanned<String>) -> Result<u64, Fault> {
+    memory(&text.value).filter(|bytes| *bytes > 0).ok_or_else(|| {
+        let what = format!("`{}` is no amount of memory", text.value);
+        Fault::at(text, what, "a number with its unit (KiB, MiB, GiB, TiB), such as 1.5GiB")
+    })
+}
+
+fn memory(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+    let shift = match unit.trim_start() {
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    let bytes = (number.parse::<f64>().ok()? * (1_u64 << shift) as f64).round();
+    (bytes <= MEMORY_MAX).then_some(bytes as u64)
+}
+
 /// A size from 1 to `to`.
 pub(super) fn size(found: &Spanned<u64>, to: usize) -> Result<usize, Fault> {
     let size = usize::try_from(found.value).ok().filter(|size| (1..=to).contains(size));
@@ -96,6 +119,19 @@ mod tests {
         {
             let found = share(&said(text.to_owned())).ok();
             assert_eq!(found, percent.map(Ratio::percent), "{text}");
+        }
+        for (text, bytes) in [
+            ("1KiB", Some(1_024)),
+            ("1.5 GiB", Some(1_610_612_736)),
+            ("2TiB", Some(2_199_023_255_552)),
+            ("0MiB", None),
+            ("5", None),
+            ("5GB", None),
+            ("-1GiB", None),
+            ("1e3GiB", None),
+            ("9999999TiB", None),
+        ] {
+            assert_eq!(super::bytes(&said(text.to_owned())).ok(), bytes, "{text}");
         }
         let second = Duration::from_secs(1);
         assert!(duration(&said("2s".to_owned()), Duration::ZERO, second).is_err());

@@ -79,7 +79,7 @@ impl Reader {
         clients: Option<raw::Who>,
         servers: Option<raw::Who>,
         own: Vec<(String, serde_saphyr::Location, Option<raw::Who>)>,
-        templates: Repository,
+        templates: Option<Repository>,
     ) -> Result<DoormanAccess, Fault> {
         let (everywhere, servers) = (self.list(clients)?, self.list(servers)?);
         let mut clients = BTreeMap::new();

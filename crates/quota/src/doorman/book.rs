@@ -1,8 +1,11 @@
 //! The resources of a master, and their leases.
 //!
 //! A resource comes to be when somebody asks for it, by the template that fits its name, and goes
-//! when nobody has a lease of it and its place is needed. Times on the wire are seconds since 1970;
-//! leases are kept by the clock that never goes back, so setting the other one ends none of them.
+//! when nobody has a lease of it and its place is needed. Where templates are those of a server
+//! above, a resource also goes when it would be asked for there and nobody wants it.
+//!
+//! Times on the wire are seconds since 1970; leases are kept by the clock that never goes back, so
+//! setting the other one ends none of them.
 //!
 //! **Bounds.** Names have 1,024 bytes, there are so many resources and so many clients of each;
 //! whoever comes on top is refused and keeps its safe capacity.
@@ -11,7 +14,8 @@ use crate::access::Caller;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use tidegate_core::Timestamp;
-use tidegate_core::doorman::{Band, Lease, Repository, Request, Resource};
+use tidegate_core::doorman::{Algorithm, AlgorithmDraft, Ask, Band, Kind, Lease, Provision};
+use tidegate_core::doorman::{Repository, Request, Resource};
 use tidegate_wire::proto::doorman as wire;
 use tonic::Status;
 
@@ -20,6 +24,9 @@ const RESOURCES_MAX: usize = 1 << 14;
 /// Clients of one resource: each has some 200 bytes.
 const CLIENTS_MAX: usize = 1 << 16;
 const NAME_MAX: usize = 1_024;
+/// Resources that are asked for at once: with the longest names and all priorities that is within
+/// what a master reads.
+const ASKS_MAX: usize = 512;
 /// A lease that somebody says to have for longer is a mistake, or a clock that is wrong.
 const HAS_MAX: Duration = Duration::from_secs(86_400);
 
@@ -36,7 +43,7 @@ impl Moment {
         let left = u64::try_from(lease.expiry_time.saturating_sub(self.wall)).unwrap_or(0);
         Lease {
             expiry: self.now + Duration::from_secs(left).min(HAS_MAX),
-            refresh_interval: Duration::ZERO,
+            refresh_interval: seconds(lease.refresh_interval),
             capacity: lease.capacity,
         }
     }
@@ -51,10 +58,35 @@ impl Moment {
     }
 }
 
+fn seconds(span: i64) -> Duration {
+    Duration::from_secs(u64::try_from(span).unwrap_or(0))
+}
+
+/// Who says how resources are shared out.
+#[derive(Debug)]
+enum Source {
+    Nobody,
+    Templates(Repository),
+    /// The server above.
+    Above,
+}
+
+/// What to ask the server above.
+#[derive(Debug, Default)]
+pub(crate) struct Asks {
+    /// Since when this server has been the master of those who want it.
+    since: Timestamp,
+    /// When it is asked.
+    at: Timestamp,
+    pub(crate) resources: Vec<wire::ServerCapacityResourceRequest>,
+    /// What nobody wants any more.
+    pub(crate) gone: Vec<String>,
+}
+
 /// All resources of a master.
 #[derive(Debug)]
 pub(crate) struct Book {
-    templates: Option<Repository>,
+    source: Source,
     since: Timestamp,
     resources: BTreeMap<String, Resource>,
 }
@@ -62,7 +94,13 @@ pub(crate) struct Book {
 impl Book {
     /// That of a server which is the master from `since` on.
     pub(crate) fn new(templates: Option<Repository>, since: Timestamp) -> Self {
-        Self { templates, since, resources: BTreeMap::new() }
+        let source = templates.map_or(Source::Nobody, Source::Templates);
+        Self { source, since, resources: BTreeMap::new() }
+    }
+
+    /// The same of one that is below another.
+    pub(crate) fn below(since: Timestamp) -> Self {
+        Self { source: Source::Above, since, resources: BTreeMap::new() }
     }
 
     /// The server is the master from `since` on, and has to learn all leases.
@@ -71,11 +109,15 @@ impl Book {
         self.resources.clear();
     }
 
-    /// Other templates from now on; leases stay.
+    /// Other templates from now on; leases stay. Those of a server above are no affair of the file.
     pub(crate) fn reload(&mut self, templates: Option<Repository>) {
-        match &templates {
-            None => self.resources.clear(),
-            Some(templates) => {
+        if matches!(self.source, Source::Above) {
+            return;
+        }
+        let source = templates.map_or(Source::Nobody, Source::Templates);
+        match &source {
+            Source::Nobody | Source::Above => self.resources.clear(),
+            Source::Templates(templates) => {
                 for (name, resource) in &mut self.resources {
                     let template = templates.find(name);
                     if resource.template() != template {
@@ -84,7 +126,67 @@ impl Book {
                 }
             }
         }
-        self.templates = templates;
+        self.source = source;
+    }
+
+    /// Whether the server above has yet to say how one of these is shared out.
+    pub(crate) fn is_unheard<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
+        names.any(|name| self.resources.get(name).is_some_and(|found| !found.is_heard()))
+    }
+
+    /// When to ask the server above, if there is anything to ask for.
+    pub(crate) fn next_ask(&self) -> Option<Timestamp> {
+        self.resources.values().filter_map(Resource::next_ask).min()
+    }
+
+    /// What to ask it for now: what has been due for longest, so that none waits behind others that
+    /// are asked for in vain.
+    pub(crate) fn asks(&mut self, moment: Moment) -> Asks {
+        let mut asks = Asks { since: self.since, at: moment.now, ..Asks::default() };
+        let due = self.resources.iter().filter_map(|(name, resource)| {
+            let at = resource.next_ask().filter(|at| *at <= moment.now)?;
+            Some((at, name.clone()))
+        });
+        let mut due: Vec<(Timestamp, String)> = due.collect();
+        due.sort_unstable();
+        due.truncate(ASKS_MAX);
+        for (_, name) in due {
+            let Some(resource) = self.resources.get_mut(&name) else { continue };
+            let Ask { has, bands } = resource.ask(moment.now);
+            if resource.clients() == 0 {
+                self.resources.remove(&name);
+                asks.gone.push(name);
+                continue;
+            }
+            let wants = bands.into_iter().map(|band| wire::PriorityBandAggregate {
+                priority: band.priority,
+                num_clients: i64::try_from(band.clients).unwrap_or(i64::MAX),
+                wants: band.wants,
+            });
+            asks.resources.push(wire::ServerCapacityResourceRequest {
+                resource_id: name,
+                has: has.map(|has| moment.write(&has)),
+                wants: wants.collect(),
+            });
+        }
+        asks
+    }
+
+    /// What it has answered. Resources of which it says nothing are asked for again.
+    pub(crate) fn hear(
+        &mut self,
+        asked: &Asks,
+        answer: &wire::GetServerCapacityResponse,
+        moment: Moment,
+    ) {
+        if asked.since != self.since {
+            return;
+        }
+        for response in &answer.response {
+            if let Some(resource) = self.resources.get_mut(&response.resource_id) {
+                resource.hear(&provision(response, asked.at, moment), moment.now);
+            }
+        }
     }
 
     pub(crate) fn get(
@@ -104,12 +206,14 @@ impl Book {
             response.push(wire::ResourceResponse {
                 resource_id: wanted.resource_id.clone(),
                 gets: lease,
-                safe_capacity: Some(resource.safe_capacity()),
+                safe_capacity: resource.is_heard().then(|| resource.safe_capacity()),
             });
         }
         Ok(wire::GetCapacityResponse { response, mastership: None })
     }
 
+    /// Resources that are refused are left out of the answer: a server asks for many at once, and
+    /// those of its other clients are not to end over one. If none is left, it hears why.
     pub(crate) fn get_for_server(
         &mut self,
         request: &wire::GetServerCapacityRequest,
@@ -118,6 +222,7 @@ impl Book {
     ) -> Result<wire::GetServerCapacityResponse, Status> {
         check_name("server_id", &request.server_id)?;
         let lessee = caller.lessee(&request.server_id);
+        let mut refused = None;
         let mut response = Vec::with_capacity(request.resource.len());
         for wanted in &request.resource {
             let has = wanted.has.as_ref().map(|has| moment.read(has));
@@ -127,8 +232,18 @@ impl Book {
                 wants: band.wants,
             });
             let asked = Request::server(bands).with_has(has);
-            let resource = self.resource(&wanted.resource_id, moment.now)?;
-            let lease = decide(resource, &lessee, &asked, moment)?;
+            let found = self.resource(&wanted.resource_id, moment.now);
+            let decided = found.and_then(|resource| {
+                let lease = decide(resource, &lessee, &asked, moment)?;
+                Ok((resource, lease))
+            });
+            let (resource, lease) = match decided {
+                Ok(decided) => decided,
+                Err(status) => {
+                    refused.get_or_insert(status);
+                    continue;
+                }
+            };
             let algorithm = resource.template().algorithm();
             let secs = |span: Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
             response.push(wire::ServerCapacityResourceResponse {
@@ -141,10 +256,13 @@ impl Book {
                     parameters: Vec::new(),
                     learning_mode_duration: Some(secs(algorithm.learning_duration())),
                 }),
-                safe_capacity: Some(resource.safe_capacity()),
+                safe_capacity: resource.is_heard().then(|| resource.safe_capacity()),
             });
         }
-        Ok(wire::GetServerCapacityResponse { response, mastership: None })
+        match refused {
+            Some(status) if response.is_empty() => Err(status),
+            _ => Ok(wire::GetServerCapacityResponse { response, mastership: None }),
+        }
     }
 
     /// Old clients release resources without a name, and what they never had: that is fine.
@@ -158,9 +276,9 @@ impl Book {
     }
 
     fn resource(&mut self, name: &str, now: Timestamp) -> Result<&mut Resource, Status> {
-        let Some(templates) = &self.templates else {
+        if matches!(self.source, Source::Nobody) {
             return Err(Status::unimplemented("there is no `doorman` in the server's file"));
-        };
+        }
         check_name("resource_id", name)?;
         if !self.resources.contains_key(name) {
             if self.resources.len() >= RESOURCES_MAX {
@@ -174,9 +292,40 @@ impl Book {
                 return Err(Status::resource_exhausted(what));
             }
         }
-        let new = || Resource::new(templates.find(name).clone(), self.since, CLIENTS_MAX);
+        let new = || match &self.source {
+            Source::Templates(templates) => {
+                Resource::new(templates.find(name).clone(), self.since, CLIENTS_MAX)
+            }
+            Source::Above | Source::Nobody => Resource::below(self.since, CLIENTS_MAX),
+        };
         Ok(self.resources.entry(name.to_owned()).or_insert_with(new))
     }
+}
+
+/// What a server above has said of a resource. Who leaves the algorithm out means what its lease
+/// says, shared out fairly. It may have begun as soon as it was asked for, and lasts no longer than
+/// it says from then on, however far the two servers are apart in what they take the time for.
+fn provision(
+    response: &wire::ServerCapacityResourceResponse,
+    asked_at: Timestamp,
+    moment: Moment,
+) -> Provision {
+    let gets = &response.gets;
+    let left = gets.expiry_time.saturating_sub(moment.wall);
+    let unsaid = AlgorithmDraft::new(Kind::FairShare, left, gets.refresh_interval);
+    let said = response.algorithm.as_ref().map(|said| {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.number() == said.kind);
+        AlgorithmDraft {
+            kind: kind.unwrap_or(Kind::FairShare),
+            lease_length: said.lease_length,
+            refresh_interval: said.refresh_interval,
+            learning_mode_duration: said.learning_mode_duration,
+        }
+    });
+    let algorithm = Algorithm::from_above(said.unwrap_or(unsaid));
+    let mut lease = moment.read(gets);
+    lease.expiry = lease.expiry.min(asked_at + algorithm.lease_length());
+    Provision { lease, algorithm, safe: response.safe_capacity }
 }
 
 fn decide(

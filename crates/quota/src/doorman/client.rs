@@ -16,8 +16,9 @@
 //! back to the safe capacity that came with it; before the first answer there is none, and nothing
 //! is let through. What it has is released when the client is dropped.
 
+use super::line::{self, Line, pause};
 use super::pacer::Pacer;
-use crate::link::{Link, LinkError};
+use crate::link::{Link, LinkError, Route};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -26,18 +27,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
-use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_core::rng::SeededRng;
 use tidegate_tls::ClientOptions;
 use tidegate_wire::proto::doorman as wire;
-use tidegate_wire::proto::doorman::capacity_client::CapacityClient;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
 
-/// Who does not answer in so long is tried again, or another.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between attempts that fail, half of it by chance.
-const PAUSE: Duration = Duration::from_secs(1);
 /// A server cannot ask to be asked more often, nor more rarely.
 const REFRESH_MIN: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(3_600);
@@ -94,11 +89,9 @@ impl Builder {
     /// Begins to ask, as soon as there is something to ask for.
     pub fn start(self) -> Result<Client, StartError> {
         let link = Link::new(self.tls, |_| {})?;
-        let endpoints = self.addresses.iter().map(|address| link.endpoint(address));
-        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
-        if endpoints.is_empty() {
-            return Err(StartError::NoAddress);
-        }
+        let mut dice = SeededRng::new(RandomState::new().hash_one(0));
+        let route = Route::new(link, &self.addresses, &mut dice)?;
+        let line = Line::new(route.ok_or(StartError::NoAddress)?);
         let shared = Arc::new(Shared {
             id: self.id.unwrap_or_else(crate::client::own_name),
             clock: self.clock,
@@ -109,7 +102,7 @@ impl Builder {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let thread = std::thread::Builder::new().name("tidegate-doorman".to_owned());
-        let asking = ask(Arc::clone(&shared), link, endpoints, stopped);
+        let asking = ask(Arc::clone(&shared), line, dice, stopped);
         let thread = thread.spawn(move || runtime.block_on(asking)).map_err(StartError::Thread)?;
         Ok(Client { shared, stop, thread: Some(thread) })
     }
@@ -278,81 +271,40 @@ fn wall() -> i64 {
 /// Asks until it is stopped.
 async fn ask(
     shared: Arc<Shared>,
-    link: Link,
-    endpoints: Vec<Endpoint>,
+    mut line: Line,
+    mut dice: SeededRng,
     stopped: watch::Receiver<bool>,
 ) {
-    let mut dice = SeededRng::new(RandomState::new().hash_one(0));
-    let mut turn = dice.below(endpoints.len() as u64) as usize;
-    let mut master: Option<Endpoint> = None;
-    let mut line: Option<CapacityClient<Channel>> = None;
     let stop = async |mut stopped: watch::Receiver<bool>| {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
     loop {
         let wait = tokio::select! {
-            wait = once(&shared, &link, &endpoints, &mut turn, &mut master, &mut line) => wait,
+            wait = once(&shared, &mut line) => wait,
             () = stop(stopped.clone()) => break,
         };
-        let pause = PAUSE / 2 + Duration::from_secs_f64(PAUSE.as_secs_f64() / 2.0 * dice.unit());
         tokio::select! {
-            () = tokio::time::sleep(wait.unwrap_or(pause)) => {}
+            () = tokio::time::sleep(wait.unwrap_or_else(|| pause(&mut dice))) => {}
             // A server that does not answer is not asked more often for it.
             () = shared.news.notified(), if wait.is_some() => {}
             () = stop(stopped.clone()) => break,
         }
     }
-    if let Some(mut line) = line {
+    if let Some(master) = line.master() {
         let resource_id = shared.limiters().keys().cloned().collect();
         let client_id = shared.id.clone();
         let release = wire::ReleaseCapacityRequest { client_id, resource_id };
-        let _ = timeout(FAREWELL, line.release_capacity(release)).await;
+        let _ = timeout(FAREWELL, master.release_capacity(release)).await;
     }
 }
 
 /// Asks once. Returns in how long to ask again, if somebody has answered.
-async fn once(
-    shared: &Shared,
-    link: &Link,
-    endpoints: &[Endpoint],
-    turn: &mut usize,
-    master: &mut Option<Endpoint>,
-    line: &mut Option<CapacityClient<Channel>>,
-) -> Option<Duration> {
+async fn once(shared: &Shared, line: &mut Line) -> Option<Duration> {
     let request = shared.request();
     if request.resource.is_empty() {
         return Some(REFRESH_MAX);
     }
-    let mut client = if let Some(line) = line.clone() {
-        line
-    } else {
-        let endpoint = master.take().unwrap_or_else(|| {
-            *turn = (*turn + 1) % endpoints.len();
-            endpoints[*turn].clone()
-        });
-        let channel = timeout(PATIENCE, link.connect(&endpoint)).await.ok()?.ok()?;
-        line.insert(CapacityClient::new(channel)).clone()
-    };
-    let answer = timeout(PATIENCE, client.get_capacity(request)).await;
-    let Ok(Ok(answer)) = answer else {
-        *line = None;
-        return None;
-    };
-    let answer = answer.into_inner();
-    if let Some(mastership) = &answer.mastership {
-        // Whoever says so is not the master itself.
-        *line = None;
-        let address = mastership.master_address.as_deref().filter(|address| !address.is_empty());
-        // Who was asked by TLS sends nobody where there is none.
-        let secure = |endpoint: &Endpoint| endpoint.uri().scheme_str() == Some("https");
-        let scheme = if endpoints.iter().all(secure) { "https://" } else { "" };
-        let whole = |address: &str| {
-            let scheme = if address.contains("://") { "" } else { scheme };
-            format!("{scheme}{address}")
-        };
-        let found = address.and_then(|address| link.endpoint(&whole(address)).ok());
-        *master = found.filter(|found| scheme.is_empty() || secure(found));
-        return None;
-    }
-    Some(shared.take(&answer))
+    let question = async |master: &mut line::Master| master.get_capacity(request).await;
+    let answer = line.ask(question, |answer| answer.mastership.as_ref()).await;
+    answer.ok().map(|answer| shared.take(&answer))
 }

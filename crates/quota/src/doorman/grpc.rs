@@ -2,11 +2,17 @@
 //!
 //! All are unary and quick: the book is held for microseconds, by a lock. Only the master answers,
 //! which is the leader; any other says who that is, as far as it knows.
+//!
+//! Below another server, who asks for a resource of which that one has not said anything waits for
+//! a moment until it has. If it does not, whoever has a lease is told to keep it, and whoever has
+//! none is told nothing: a lease of nothing would be worse.
 
 use super::book::{Book, Moment};
+use super::uplink::Above;
 use crate::access::{Access, Caller};
 use crate::server::seat::{NotLeader, Seat};
 use arc_swap::ArcSwap;
+use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_wire::proto::doorman as wire;
@@ -15,6 +21,9 @@ use tonic::{Request, Response, Status};
 
 /// A client with thousands of resources has some 100 KB.
 const MESSAGE_MAX: usize = 1 << 20;
+/// How long to wait for a server above: long enough for one that is there, and much less than
+/// clients have patience.
+const HEAR_WITHIN: Duration = Duration::from_secs(2);
 
 /// Answers clients.
 #[derive(Debug, Clone)]
@@ -24,6 +33,8 @@ pub(crate) struct Master {
     /// Where this server is.
     address: Arc<str>,
     access: Arc<ArcSwap<Access>>,
+    /// Nothing if it has templates of its own.
+    above: Option<Above>,
 }
 
 impl Master {
@@ -32,8 +43,19 @@ impl Master {
         seat: Arc<Seat>,
         address: &str,
         access: Arc<ArcSwap<Access>>,
+        above: Option<Above>,
     ) -> Self {
-        Self { book: Arc::new(Mutex::new(book)), seat, address: address.into(), access }
+        Self { book: Arc::new(Mutex::new(book)), seat, address: address.into(), access, above }
+    }
+
+    /// Whether it leads, by which election.
+    pub(super) fn leads(&self) -> Option<u64> {
+        self.seat.check().ok()
+    }
+
+    /// What is wrong with the server above, if anything.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.above.as_ref()?.trouble()
     }
 
     /// Is the master from now on, and knows of no leases.
@@ -50,10 +72,35 @@ impl Master {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn moment(&self) -> Moment {
+    pub(super) fn moment(&self) -> Moment {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall = i64::try_from(wall.as_secs()).unwrap_or(i64::MAX);
         Moment { now: self.seat.clock.now(), wall }
+    }
+
+    /// Has `answer` find answers for these resources: again, if the server above had something to
+    /// say first. `empty` says which answers are of no use to anybody.
+    async fn answer<'a, T>(
+        &self,
+        names: impl Iterator<Item = &'a str> + Clone,
+        answer: impl Fn(&mut Book, Moment) -> Result<T, Status>,
+        empty: impl Fn(&T) -> bool,
+    ) -> Result<T, Status> {
+        let first = answer(&mut self.book(), self.moment())?;
+        let Some(above) = &self.above else { return Ok(first) };
+        if !self.book().is_unheard(names.clone()) {
+            return Ok(first);
+        }
+        above.wait(HEAR_WITHIN, || !self.book().is_unheard(names.clone())).await;
+        // It may have been replaced meanwhile.
+        self.seat.check().map_err(|elsewhere| elsewhere.status())?;
+        let second = answer(&mut self.book(), self.moment())?;
+        if self.book().is_unheard(names) && empty(&second) {
+            let trouble = above.trouble().unwrap_or_else(|| "it was not heard of yet".to_owned());
+            let what = format!("the server above has to say how this is shared out: {trouble}");
+            return Err(Status::unavailable(what));
+        }
+        Ok(second)
     }
 
     /// Who the master is, if it is another.
@@ -84,13 +131,17 @@ impl Capacity for Master {
             let response = Vec::new();
             return Ok(Response::new(wire::GetCapacityResponse { response, mastership }));
         }
-        let (caller, moment) = (Caller::of(&request), self.moment());
+        let caller = Caller::of(&request);
         let request = request.get_ref();
-        let access = self.access.load();
         for wanted in &request.resource {
-            access.lease(&caller, &wanted.resource_id, false)?;
+            self.access.load().lease(&caller, &wanted.resource_id, false)?;
         }
-        self.book().get(request, &caller, moment).map(Response::new)
+        let names = request.resource.iter().map(|wanted| wanted.resource_id.as_str());
+        let answer = |book: &mut Book, moment| book.get(request, &caller, moment);
+        let empty = |answer: &wire::GetCapacityResponse| {
+            answer.response.iter().all(|response| response.gets.capacity == 0.0)
+        };
+        self.answer(names, answer, empty).await.map(Response::new)
     }
 
     async fn get_server_capacity(
@@ -101,13 +152,17 @@ impl Capacity for Master {
             let response = Vec::new();
             return Ok(Response::new(wire::GetServerCapacityResponse { response, mastership }));
         }
-        let (caller, moment) = (Caller::of(&request), self.moment());
+        let caller = Caller::of(&request);
         let request = request.get_ref();
-        let access = self.access.load();
         for wanted in &request.resource {
-            access.lease(&caller, &wanted.resource_id, true)?;
+            self.access.load().lease(&caller, &wanted.resource_id, true)?;
         }
-        self.book().get_for_server(request, &caller, moment).map(Response::new)
+        let names = request.resource.iter().map(|wanted| wanted.resource_id.as_str());
+        let answer = |book: &mut Book, moment| book.get_for_server(request, &caller, moment);
+        let empty = |answer: &wire::GetServerCapacityResponse| {
+            answer.response.iter().all(|response| response.gets.capacity == 0.0)
+        };
+        self.answer(names, answer, empty).await.map(Response::new)
     }
 
     async fn release_capacity(

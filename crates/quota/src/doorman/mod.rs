@@ -9,14 +9,19 @@
 //! |---|---|
 //! | who has which lease | `book` |
 //! | how is it asked | `grpc` |
+//! | whom does a server ask that is not the root | `uplink` |
+//! | how is the master found | `line` |
 //! | how does a client keep to it | [`client`] |
 //!
-//! Templates stand in the server's file under `doorman`, in the format of Doorman's own.
+//! Templates stand in the server's file under `doorman`, in the format of Doorman's own; or there
+//! is the address of a server that has them.
 
 pub(crate) mod book;
 pub mod client;
 
 pub(crate) mod grpc;
+mod line;
 mod pacer;
+pub(crate) mod uplink;
 
 pub use client::{Client, Limiter};

@@ -30,6 +30,10 @@ use tokio::time::{sleep, timeout};
 /// How long a server that ends waits until its lease is given back: the next leader is there so
 /// much sooner.
 const FAREWELL: Duration = Duration::from_millis(800);
+/// How long until the same trouble is said again.
+const TROUBLE_EVERY: Duration = Duration::from_secs(60);
+/// Troubles that are remembered for that: etcd has few members, each in trouble of its own.
+const TROUBLES_MAX: usize = 16;
 
 /// What becomes of a server.
 #[derive(Debug)]
@@ -47,6 +51,9 @@ pub enum Change {
     },
     /// The limits in etcd have changed.
     Reload(Reload),
+    /// Something is wrong with etcd, or with what it is shown. The same is not said again for a
+    /// minute.
+    Trouble(String),
 }
 
 /// A server's part in the election, until it resigns or this is dropped.
@@ -66,7 +73,8 @@ impl Candidate {
         election: &EtcdElection,
         said: impl Fn(Change) + Send + Sync + 'static,
     ) -> Result<Self, EtcdError> {
-        let etcd = Etcd::new(&election.endpoints)?;
+        let (tls, user) = (election.tls.clone(), election.user.clone());
+        let etcd = Etcd::secured(&election.endpoints, tls, user)?;
         Ok(Self::with(&etcd, server, config, election, Arc::new(said)))
     }
 
@@ -95,6 +103,7 @@ impl Candidate {
             errands: FuturesUnordered::new(),
             reign: None,
             told: Told::Leader(None),
+            troubles: Troubles::default(),
             said: Arc::clone(&said),
         };
         let running = tokio::spawn(campaign.run(Arc::clone(&wake), may_lead, stopped));
@@ -191,7 +200,24 @@ struct Campaign {
     reign: Option<Reign>,
     /// Whether anybody was told who leads, and whom.
     told: Told,
+    troubles: Troubles,
     said: Arc<dyn Fn(Change) + Send + Sync>,
+}
+
+/// What was said to be wrong of late, and when.
+#[derive(Debug, Default)]
+struct Troubles(Vec<(String, Timestamp)>);
+
+impl Troubles {
+    /// Whether this has to be said; then it counts as said.
+    fn is_news(&mut self, what: &str, now: Timestamp) -> bool {
+        self.0.retain(|(_, at)| now.since(*at) < TROUBLE_EVERY);
+        let news = self.0.len() < TROUBLES_MAX && self.0.iter().all(|(said, _)| said != what);
+        if news {
+            self.0.push((what.to_owned(), now));
+        }
+        news
+    }
 }
 
 impl Campaign {
@@ -277,8 +303,19 @@ impl Campaign {
         };
         match news {
             News::None => {}
-            News::Well => self.server.set_trouble(None),
-            News::Trouble(what) => self.server.set_trouble(Some(what)),
+            // Whatever is shown to etcd, there may be something newer that cannot be.
+            News::Well => self.note(self.etcd.refused_files()),
+            News::Trouble(what) => self.note(Some(what)),
+        }
+    }
+
+    /// Has the status say what is wrong, if anything, and tells whoever listens.
+    fn note(&mut self, trouble: Option<String>) {
+        self.server.set_trouble(trouble.clone());
+        if let Some(trouble) = trouble
+            && self.troubles.is_news(&trouble, self.clock.now())
+        {
+            (self.said)(Change::Trouble(trouble));
         }
     }
 
@@ -363,5 +400,28 @@ impl Campaign {
             }
             Err(error) => News::Trouble(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_trouble_is_said_once_a_minute_and_not_too_many_at_all() {
+        let mut troubles = Troubles::default();
+        let at = Timestamp::from_secs;
+        for (second, what, news) in [
+            (1, "etcd-1 is silent", true),
+            (2, "etcd-2 is silent", true),
+            (3, "etcd-1 is silent", false),
+            (60, "etcd-2 is silent", false),
+            (61, "etcd-1 is silent", true),
+            (62, "etcd-2 is silent", true),
+        ] {
+            assert_eq!(troubles.is_news(what, at(second)), news, "{second} s: {what}");
+        }
+        let said = (0..1_000).filter(|n| troubles.is_news(&n.to_string(), at(63))).count();
+        assert_eq!(said, TROUBLES_MAX - 2);
     }
 }

@@ -33,19 +33,29 @@ impl Follow {
     pub(super) async fn run(self, said: Arc<dyn Fn(Change) + Send + Sync>) {
         let file = format!("etcd:{}", self.key);
         let mut seen: Option<Vec<u8>> = None;
+        // What was said of an attempt that failed and is repeated.
+        let mut failing = None;
         loop {
             let every = match self.etcd.get(&self.key, self.within).await {
                 Ok(Some(found)) if seen.as_ref() == Some(&found.value) => LOOK_EVERY,
                 Ok(Some(found)) => {
                     let text = String::from_utf8_lossy(&found.value).into_owned();
-                    seen = Some(found.value);
                     let reload = self.server.reload_limits(&file, &text).await;
                     self.server.note(&file, &reload);
                     if matches!(reload, Reload::Done(_)) {
                         self.eligible.send_replace(true);
                     }
-                    said(Change::Reload(reload));
-                    LOOK_EVERY
+                    let again = match &reload {
+                        Reload::Unfit(error) if reload.may_do_better() => Some(error.to_string()),
+                        _ => None,
+                    };
+                    if again.is_none() || again != failing {
+                        said(Change::Reload(reload));
+                    }
+                    seen = again.is_none().then_some(found.value);
+                    let every = if again.is_some() { LOOK_SOON } else { LOOK_EVERY };
+                    failing = again;
+                    every
                 }
                 Ok(None) => {
                     seen = None;

@@ -124,6 +124,11 @@ impl Election {
         self.epoch
     }
 
+    /// Whether it was one of several servers that won it.
+    pub(crate) const fn is_by_etcd(&self) -> bool {
+        matches!(self.memory, Memory::Etcd(_))
+    }
+
     /// Whether tasks may hold something of a leader before. Nobody can say so without a file.
     pub(crate) fn was_led(&self, service: &str) -> bool {
         matches!(self.memory, Memory::None) || self.led.contains(service)

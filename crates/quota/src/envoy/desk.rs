@@ -103,6 +103,7 @@ impl Desk {
     ) -> Result<(), Duration> {
         let inner = &self.inner;
         let each = inner.costs.expect(customer);
+        let measured = inner.costs.are_measured(customer);
         let (customer, now) = (inner.task.customer(customer), inner.task.clock().now());
         let mut counting = inner.counting();
         let cost = Cost::from_nanos(each.as_nanos().saturating_mul(hits));
@@ -110,7 +111,7 @@ impl Desk {
         if open.is_err() {
             counting.lane.refuse(customer, criticality, cost);
             inner.refused.notify_one();
-        } else if inner.hit.is_some() && !inner.costs.are_measured() {
+        } else if inner.hit.is_some() && !measured {
             let _ = counting.lane.charge(customer, criticality, cost, now);
         }
         open
@@ -167,7 +168,7 @@ async fn take_part(
             let words = tokio::select! {
                 message = messages.recv() => match message {
                     Some(Ok(message)) => match member.hear(&message) {
-                        Ok(Next::Say(words)) => words,
+                        Ok(Next::Say(words)) => words.map(|words| *words),
                         Ok(Next::Resume | Next::Go(_)) | Err(_) => break,
                     },
                     Some(Err(_)) => break,

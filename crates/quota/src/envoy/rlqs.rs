@@ -11,19 +11,20 @@
 use super::buckets::{BUCKETS_MAX, Buckets, CUSTOMER};
 use super::costs::Costs;
 use crate::access::{Caller, Pass, Voice};
-use crate::message::{limits, write_rates};
+use crate::message::{grants, limits, write_usages};
 use crate::server::Inner;
-use crate::server::book::Said;
-use crate::server::grpc::read;
 use crate::server::owner::{Opened, Owner};
+use crate::server::stream::{Said, StreamId};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use futures_util::Stream;
+use prost::Message as _;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate::clock::Clock;
-use tidegate_core::fleet::Limits;
+use tidegate_core::fleet::{Generation, Limits, Usage, unseen_part};
+use tidegate_core::{CostRate, CustomerId};
 use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::{
     BucketAction, bucket_action,
 };
@@ -33,7 +34,7 @@ use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::rate_limit_quota
 use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::{
     RateLimitQuotaResponse, RateLimitQuotaUsageReports,
 };
-use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage, TaskMessage};
+use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -112,6 +113,7 @@ async fn serve(
     let service = first.domain.clone();
     let hello = wire::Hello { service, task, ..wire::Hello::default() };
     let every = owner.service.report_every;
+    owner.turn(inner.clock.now()).await?;
     let Opened { id, mut messages, .. } = owner.open(hello).await?;
     let mut envoy = Envoy {
         voice,
@@ -119,6 +121,7 @@ async fn serve(
         costs: owner.costs.clone(),
         customers: BTreeMap::new(),
         held: BTreeMap::new(),
+        places: 1,
         epoch: 0,
         number: 0,
         clock: inner.clock.clone(),
@@ -160,7 +163,7 @@ async fn serve(
     ended
 }
 
-async fn leave(owner: &Owner, id: crate::server::book::StreamId) {
+async fn leave(owner: &Owner, id: StreamId) {
     owner.hear(id, Said { leaves: true, ..Said::default() }).await;
 }
 
@@ -169,10 +172,12 @@ struct Envoy {
     voice: Voice,
     buckets: Buckets,
     costs: Costs,
-    /// Numbers by name, and what may always be used.
+    /// Numbers by name, and what is set aside for all tasks without a grant.
     customers: BTreeMap<String, (u32, Limits)>,
     /// Grants, by number.
     held: BTreeMap<u32, Limits>,
+    /// By what to divide that which is set aside.
+    places: u64,
     epoch: u64,
     number: u64,
     clock: Clock,
@@ -211,19 +216,17 @@ impl Envoy {
     /// What customers of this Envoy use and want.
     fn report(&mut self) -> Said {
         self.number += 1;
-        let mut lines = BTreeMap::<u32, wire::Usage>::new();
+        let mut lines = BTreeMap::<u32, Usage>::new();
         for (name, (used, demand)) in self.buckets.usages(self.clock.now()) {
             let number = self.customers.get(name).map_or(0, |(number, _)| *number);
-            let (used, demand) = (write_rates(used), write_rates(demand));
-            let line = lines.entry(number).or_default();
-            line.customer = number;
-            add(&mut line.used, &used);
-            add(&mut line.demand, &demand);
+            let nothing = [CostRate::ZERO; 4];
+            let customer = CustomerId(number);
+            let line = Usage { customer, used: nothing, demand: nothing, has: None };
+            let line = lines.entry(number).or_insert(line);
+            line.used = core::array::from_fn(|l| line.used[l] + used[l]);
+            line.demand = core::array::from_fn(|l| line.demand[l] + demand[l]);
         }
-        let usages = lines.into_values().collect();
-        let report = Some(wire::Usages { number: self.number, usages });
-        // Rates are four or none, as they were written.
-        read(TaskMessage { report, ..TaskMessage::default() }).unwrap_or_default()
+        Said { report: Some(write_usages(self.number, lines.into_values())), ..Said::default() }
     }
 
     /// The book has something to say. Returns the acknowledgement.
@@ -232,17 +235,22 @@ impl Envoy {
             self.epoch = welcome.task.as_ref().map_or(0, |task| task.epoch);
         }
         self.customers.retain(|_, (number, _)| !message.gone.contains(number));
-        for customer in &message.customers {
-            let unseen = limits(&customer.unseen).unwrap_or(Limits::ZERO);
-            self.customers.insert(customer.name.clone(), (customer.number, unseen));
+        if message.places > 0 {
+            self.places = message.places;
         }
-        for grant in &message.grants {
-            let limits = limits(&grant.limits).unwrap_or(Limits::ZERO);
-            self.held.insert(grant.customer, limits);
+        // The book is in this process, and writes what can be read.
+        let directory = wire::Directory::decode(message.directory.clone()).unwrap_or_default();
+        for customer in directory.customers {
+            let aside = limits(&customer.aside).unwrap_or(Limits::ZERO);
+            self.customers.insert(customer.name, (customer.number, aside));
         }
-        let last = message.grants.iter().map(|grant| grant.number).max()?;
-        let acked = Some(wire::Generation { epoch: self.epoch, number: last });
-        read(TaskMessage { acked, ..TaskMessage::default() }).ok()
+        let granted = message.grants.as_ref()?;
+        self.held.extend(grants(granted).into_iter().flatten());
+        for number in &granted.revoked {
+            self.held.remove(number);
+        }
+        let acked = Some(Generation { epoch: self.epoch, number: granted.number });
+        Some(Said { acked, ..Said::default() })
     }
 
     /// Tells the Envoy what has changed. Returns whether it reads.
@@ -251,11 +259,12 @@ impl Envoy {
         if again {
             self.told = Instant::now();
         }
-        let (customers, held) = (&self.customers, &self.held);
+        let (customers, held, places) = (&self.customers, &self.held, self.places);
         let limits = |name: &str| {
             let of = customers.get(name).or_else(|| customers.get(""));
-            of.map_or(Limits::ZERO, |(number, unseen)| {
-                held.get(number).map_or(*unseen, |limits| limits.max(*unseen))
+            of.map_or(Limits::ZERO, |(number, aside)| {
+                let unseen = unseen_part(*aside, places);
+                held.get(number).map_or(unseen, |limits| limits.max(unseen))
             })
         };
         if customers.is_empty() {
@@ -277,15 +286,5 @@ impl Envoy {
         });
         let response = RateLimitQuotaResponse { bucket_action: bucket_action.collect() };
         out.try_send(Ok(response)).is_ok()
-    }
-}
-
-fn add(sum: &mut Vec<u64>, rates: &[u64]) {
-    if sum.is_empty() {
-        sum.extend_from_slice(rates);
-        return;
-    }
-    for (sum, rate) in sum.iter_mut().zip(rates) {
-        *sum = sum.saturating_add(*rate);
     }
 }

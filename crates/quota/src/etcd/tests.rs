@@ -101,7 +101,7 @@ fn config(etcd: SocketAddr, name: &str, services: &str) -> Config {
 }
 
 fn stand(config: &Config) -> (Server, Candidate, Arc<Mutex<Vec<Change>>>) {
-    let server = Server::stand(config, Clock::monotonic());
+    let server = Server::stand(config, Clock::monotonic()).unwrap();
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
     let election = config.election.as_ref().unwrap();
@@ -176,4 +176,21 @@ async fn limits_from_etcd_are_followed_and_bad_ones_are_not() {
     assert_eq!(fake.value("/q/led").as_deref(), Some("ads\nsearch"));
     let leads = |change: &Change| matches!(change, Change::Leads { .. });
     assert_eq!(said.lock().unwrap().iter().filter(|change| leads(change)).count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trouble_with_etcd_is_said_and_in_the_status() {
+    // Nobody listens there.
+    let nowhere = "127.0.0.1:1".parse().unwrap();
+    let (server, _candidate, said) = stand(&config(nowhere, "a:1", SERVICES));
+    let trouble = || {
+        said.lock().unwrap().iter().find_map(|change| match change {
+            Change::Trouble(what) => Some(what.clone()),
+            _ => None,
+        })
+    };
+    until("it is said", || trouble().is_some()).await;
+    let found = trouble().unwrap();
+    assert!(found.contains("etcd at http://127.0.0.1:1/ does not answer"), "{found}");
+    assert_eq!(server.status().await.trouble, found);
 }

@@ -38,14 +38,15 @@ impl Etcd {
         // It ends when the other side has nothing more to say, so this one must not end before.
         let asked = futures_util::stream::once(core::future::ready(create));
         let asked = futures_util::StreamExt::chain(asked, futures_util::stream::pending());
-        let (turn, channel) = self.line();
+        // Calls have a token by then, or get one.
+        let (turn, channel, token) = self.line();
         let silent = |what: String| {
             let endpoint = self.inner.endpoints[turn].uri().to_string();
             EtcdError::Silent { endpoint, what }
         };
         let mut client = WatchClient::new(channel);
         let began = timeout(within, async {
-            let mut told = client.watch(asking(asked)).await?.into_inner();
+            let mut told = client.watch(asking(asked, token)).await?.into_inner();
             let first = told.message().await?;
             Ok::<_, tonic::Status>((first, told))
         });

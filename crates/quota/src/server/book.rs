@@ -1,9 +1,13 @@
 //! One service: the leader's book and the streams of its tasks.
 //!
 //! `tidegate_core::fleet` decides; this hands it what tasks say, and hands tasks what it decides.
-//! Everything a task is told waits until the next round and goes out as one message: the answer
+//! Everything a task is told waits until the end of a round and goes out as one message: the answer
 //! that renews its lease, limits that changed, and customers that are new or gone. So a fleet of
-//! any size is told at most once a round each, whatever happens.
+//! any size is told at most once a round each, whatever happens. A round is done step by step, with
+//! reports between the steps: one is answered by the first round that began after it came.
+//!
+//! Names are written once and handed to everybody who joins, so that thousands who come at once
+//! cost little more than their connections.
 //!
 //! **Bounds.** A task that does not read fills its channel, loses its stream, and comes back; one
 //! that reads but does not acknowledge is not renewed. Names of customers come from the
@@ -11,50 +15,42 @@
 //! make anything grow but its own lines, which are counted.
 
 use super::history::History;
+use super::stream::{Out, Said, StreamId, Streams, Telling};
 use crate::config::Service;
-use crate::message::{task_id, write_limits, write_rates, write_task_id};
+use crate::message::{task_id, write_directory, write_limits, write_rates, write_task_id};
+use bytes::Bytes;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use tidegate_core::fleet::{Change, Fleet, FleetConfigError, Full, Generation, TaskId, Usage};
+use tidegate_core::fleet::{Change, Fleet, FleetConfigError, Full};
 use tidegate_core::{CostRate, CustomerId, Timestamp};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
-use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Messages for one task that were not sent yet: a second's worth. Who is further behind than that
-/// is better off with a new stream.
-pub(crate) const BACKLOG: usize = 8;
-
-/// Lines about customers that are written in a round, when all tasks have to be told of all of them
-/// again: some 20 ms of CPU time, and 20 MB until they are sent. Ten thousand tasks with a thousand
-/// customers are told within half a minute; while they are not, newcomers find no more than some
-/// hundredths of a limit too much.
-const LINES_PER_ROUND: usize = 100_000;
+/// Pairs of task and customer that are looked at in one step of a round: a millisecond or two.
+const STEP_PAIRS: usize = 1 << 14;
+/// Tasks that are told in one step: each costs some microseconds here, and ten times that until it
+/// is sent.
+const STEP_TASKS: usize = 128;
 
 /// How often to look who is over.
 const HISTORY_EVERY: Duration = Duration::from_secs(1);
 
-pub(crate) type Out = mpsc::Sender<Result<ServerMessage, Status>>;
-
-/// Which stream of which task.
+/// Where a round stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamId {
-    task: TaskId,
-    serial: u64,
+enum Phase {
+    /// There is none.
+    Over,
+    /// Limits are divided.
+    Divides,
+    /// Tasks are told, from this place on.
+    Tells(usize),
 }
 
-#[derive(Debug)]
-struct Stream {
-    serial: u64,
-    out: Out,
-    /// The last report, and whether it has to be answered.
-    number: u64,
-    answers: u64,
-    due: bool,
-    /// It has to be told of all customers again.
-    behind: bool,
-    /// What to say in the next round.
-    next: ServerMessage,
+/// How many rounds there were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rounds {
+    pub(crate) begun: u64,
+    pub(crate) ended: u64,
 }
 
 /// One service.
@@ -68,14 +64,20 @@ pub(crate) struct Book {
     ahead: Duration,
     /// Who is configured, by name.
     customers: BTreeMap<String, CustomerId>,
-    streams: BTreeMap<TaskId, Stream>,
-    serials: u64,
-    /// How many of them may have to be told of all customers again.
-    behind: usize,
+    streams: Streams,
+    /// All customers, as those are told who open a stream; nothing if they have changed.
+    directory: Option<Bytes>,
     learning: bool,
     history: History,
     history_due: Timestamp,
-    rounds: u64,
+    rounds: Rounds,
+    phase: Phase,
+    /// When the round began.
+    began: Timestamp,
+    /// Tasks are told when they have reported, and not before.
+    saves: bool,
+    /// The leader is one of several.
+    elected: bool,
     changes: Vec<Change>,
 }
 
@@ -102,15 +104,23 @@ impl Book {
             fleet,
             ahead,
             customers,
-            streams: BTreeMap::new(),
-            serials: 0,
-            behind: 0,
+            streams: Streams::default(),
+            directory: None,
             learning: learns,
             history: History::default(),
             history_due: now + ahead + HISTORY_EVERY,
-            rounds: 0,
+            rounds: Rounds { begun: 0, ended: 0 },
+            phase: Phase::Over,
+            began: now + ahead,
+            saves: false,
+            elected: false,
             changes: Vec::new(),
         })
+    }
+
+    /// The same for a leader that was elected by etcd.
+    pub(crate) fn elected(self, elected: bool) -> Self {
+        Self { elected, ..self }
     }
 
     /// A task opened a stream.
@@ -122,19 +132,34 @@ impl Book {
     ) -> Result<StreamId, Status> {
         let now = now + self.ahead;
         if hello.epoch_seen > self.epoch {
+            let remedy = if self.elected {
+                "its etcd was restored from a copy. Delete the key `base` under the prefix of the \
+                 election, and start it again"
+            } else {
+                "its clock was set back. Set the clock right, or name a file `state` in which it \
+                 can remember, and start it again"
+            };
             return Err(Status::failed_precondition(format!(
                 "the task has seen a leader of epoch {}, and this server has epoch {}: it was \
-                 replaced, or its clock was set back. Set the clock right, or name a file `state` \
-                 in which it can remember, and start it again",
+                 replaced, or {remedy}",
                 hello.epoch_seen, self.epoch
             )));
         }
-        let resumed = hello.resumes.map(task_id).filter(|id| self.fleet.resume(*id, now).is_ok());
+        let (name, weight, reign) = (&hello.task, hello.weight.max(1), hello.reign);
+        let known = self.fleet.reign(name);
+        if known > reign {
+            return Err(Status::failed_precondition(format!(
+                "{name:?} has another leader by now: that of election {known}, and this is {reign}"
+            )));
+        }
+        let resumes = hello.resumes.map(task_id).filter(|id| self.fleet.is_named(*id, name));
+        let resumed = resumes.filter(|id| self.fleet.resume(*id, now).is_ok());
+        let resumed = resumed.or_else(|| self.fleet.succeed(name, reign, weight, now));
         let task = match resumed {
             Some(task) => task,
-            None => self.fleet.join(&hello.task, hello.weight.max(1), now).map_err(full)?,
+            None => self.fleet.join(name, weight, now).map_err(full)?,
         };
-        self.serials += 1;
+        self.fleet.set_reign(task, reign);
         let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
         let silence = self.service.fleet.silence;
         let next = ServerMessage {
@@ -144,77 +169,70 @@ impl Book {
                 report_every_ms: millis(self.service.report_every),
                 hold_ms: millis(silence.hold),
                 tau_ms: millis(silence.tau),
+                safe: self.service.fleet.safe.billionths(),
             }),
-            customers: self.announcement(),
+            directory: self.directory(),
+            places: self.fleet.places(),
             ..ServerMessage::default()
         };
-        let serial = self.serials;
-        let mut stream =
-            Stream { serial, out, number: 0, answers: 0, due: true, behind: false, next };
-        // The channel is new and so has room.
-        if stream.tell(self.learning) {
-            self.streams.insert(task, stream);
-        }
-        Ok(StreamId { task, serial })
+        Ok(self.streams.open(task, out, next, self.learning))
     }
 
     /// A task said something. What makes no sense ends its stream, with what is wrong.
     pub(crate) fn hear(&mut self, of: StreamId, said: &Said, now: Timestamp) {
         // One that was replaced by a newer stream of the same task has nothing more to say.
-        let stream = self.streams.get_mut(&of.task);
-        let Some(stream) = stream.filter(|stream| stream.serial == of.serial) else { return };
-        let taken = stream.take(&mut self.fleet, of.task, said, now + self.ahead);
+        let Some(stream) = self.streams.get(of) else { return };
+        let taken = stream.take(&mut self.fleet, of.task, said, self.rounds, now + self.ahead);
         if let Err(status) = &taken {
-            let _ = stream.out.try_send(Err(status.clone()));
+            stream.end(status.clone());
         }
         if said.leaves {
             self.fleet.leave(of.task);
         }
         if taken.is_err() || said.leaves {
-            self.streams.remove(&of.task);
+            self.streams.close(of);
         }
     }
 
     /// A stream ended. Its task may come back; until its lease ends it counts.
     pub(crate) fn close(&mut self, of: StreamId) {
-        if self.streams.get(&of.task).is_some_and(|stream| stream.serial == of.serial) {
-            self.streams.remove(&of.task);
-        }
+        self.streams.close(of);
     }
 
     /// The leader's time is up: nobody is told anything any more.
     pub(crate) fn end_streams(&mut self) {
-        self.streams.clear();
+        self.streams = Streams::default();
+        self.phase = Phase::Over;
+    }
+
+    /// Tasks are told when they have reported, and not before: messages cost more than the leader
+    /// can afford.
+    pub(crate) const fn save_messages(&mut self, saves: bool) {
+        self.saves = saves;
     }
 
     /// One round; `wall` is the time in milliseconds since 1970.
+    #[cfg(test)]
     pub(crate) fn tick(&mut self, now: Timestamp, wall: u64) {
+        self.begin(now, wall);
+        while self.step(now) {}
+    }
+
+    /// Begins a round. Returns how many steps it has, or about so.
+    pub(crate) fn begin(&mut self, now: Timestamp, wall: u64) -> usize {
         let now = now + self.ahead;
-        self.rounds += 1;
+        // What tasks say may have waited for a round, and what they are told for another.
+        self.fleet.set_lag(now.since(self.began).saturating_mul(2));
+        (self.began, self.phase) = (now, Phase::Divides);
+        self.rounds.begun += 1;
         if self.customers.len() < self.service.customers.len() {
             self.enrol_late();
         }
-        let round = self.fleet.tick(now, &mut self.changes);
-        self.learning = self.fleet.is_learning(now);
-        for change in self.changes.drain(..) {
-            let Some(stream) = self.streams.get_mut(&change.task) else { continue };
-            stream.next.grants.push(wire::Grant {
-                customer: change.customer.0,
-                number: change.generation.number,
-                limits: write_limits(change.limits),
-                safe: write_limits(change.safe),
-                revoked: change.revoked,
-            });
-        }
+        let round = self.fleet.begin(now);
         if round.unseen {
-            self.behind = self.streams.len();
-            self.streams.values_mut().for_each(|stream| stream.behind = true);
+            let places = self.fleet.places();
+            self.streams.each(|stream| stream.next().places = places);
         }
-        if self.behind > 0 {
-            self.catch_up();
-        }
-        let learning = self.learning;
-        self.streams.retain(|_, stream| stream.tell(learning));
         if now >= self.history_due {
             self.history_due = now + HISTORY_EVERY;
             let everyone_else = ("", CustomerId::DEFAULT);
@@ -225,17 +243,46 @@ impl Book {
                 }
             }
         }
+        2 + round.pairs / STEP_PAIRS + self.streams.places() / STEP_TASKS
     }
 
-    /// Tells some of those of all customers again who have to be told.
-    fn catch_up(&mut self) {
-        let everyone = self.announcement();
-        let some = (LINES_PER_ROUND / everyone.len()).max(1);
-        for stream in self.streams.values_mut().filter(|stream| stream.behind).take(some) {
-            stream.behind = false;
-            stream.next.customers.clone_from(&everyone);
+    /// Goes on with the round. Returns whether there is more to do.
+    pub(crate) fn step(&mut self, now: Timestamp) -> bool {
+        let now = now + self.ahead;
+        match self.phase {
+            Phase::Over => false,
+            Phase::Divides => {
+                let more = self.fleet.step(now, STEP_PAIRS, &mut self.changes);
+                for change in self.changes.drain(..) {
+                    if let Some(stream) = self.streams.of(change.task) {
+                        stream.grant(&change);
+                    }
+                }
+                if !more {
+                    self.learning = self.fleet.is_learning(now);
+                    self.phase = Phase::Tells(0);
+                }
+                true
+            }
+            Phase::Tells(from) => {
+                let to = from + STEP_TASKS;
+                let how = Telling {
+                    learning: self.learning,
+                    saves: self.saves,
+                    round: self.rounds.begun,
+                };
+                self.streams.tell(from..to, how);
+                let more = to < self.streams.places();
+                self.phase = if more { Phase::Tells(to) } else { Phase::Over };
+                self.rounds.ended += u64::from(!more);
+                more
+            }
         }
-        self.behind = self.behind.saturating_sub(some);
+    }
+
+    /// Whether a round was begun and has not ended.
+    pub(crate) fn is_amid(&self) -> bool {
+        self.phase != Phase::Over
     }
 
     /// Other limits from now on.
@@ -267,10 +314,12 @@ impl Book {
             changed.push(("", CustomerId::DEFAULT));
         }
         let changed: Vec<_> = changed.iter().map(|(name, id)| self.announce(name, *id)).collect();
-        for stream in self.streams.values_mut() {
-            stream.next.gone.extend(&gone);
-            stream.next.customers.extend(changed.iter().cloned());
-        }
+        self.directory = None;
+        let changed = write_directory(changed);
+        self.streams.each(|stream| {
+            stream.retire(&gone);
+            stream.introduce(&changed);
+        });
         self.service = service;
     }
 
@@ -285,13 +334,15 @@ impl Book {
             self.customers.insert(name.clone(), id);
             late.push(self.announce(name, id));
         }
-        for stream in self.streams.values_mut() {
-            stream.next.customers.extend(late.iter().cloned());
+        if !late.is_empty() {
+            self.directory = None;
+            let late = write_directory(late);
+            self.streams.each(|stream| stream.introduce(&late));
         }
     }
 
     /// How many rounds there were.
-    pub(crate) const fn rounds(&self) -> u64 {
+    pub(crate) const fn rounds(&self) -> Rounds {
         self.rounds
     }
 
@@ -308,6 +359,7 @@ impl Book {
                 demand: write_rates(status.demand),
                 counted: write_rates(status.counted),
                 tasks: u32::try_from(status.tasks).unwrap_or(u32::MAX),
+                memory: self.service.memory.of(name).unwrap_or(0),
             })
         });
         let overs = self.history.latest().map(|over| wire::Over {
@@ -319,82 +371,27 @@ impl Book {
         wire::ServiceStatus {
             service: name.to_owned(),
             learning: self.learning,
-            tasks: u32::try_from(self.streams.len()).unwrap_or(u32::MAX),
+            tasks: u32::try_from(self.streams.count()).unwrap_or(u32::MAX),
             capacity: self.service.capacity.map_or(0, CostRate::as_nanos_per_sec),
             customers: customers.collect(),
             overs: overs.collect(),
+            memory: self.service.memory.capacity.unwrap_or(0),
         }
     }
 
     /// All customers.
-    fn announcement(&self) -> Vec<wire::Customer> {
+    fn directory(&mut self) -> Bytes {
+        if let Some(written) = &self.directory {
+            return written.clone();
+        }
         let named = self.customers.iter().map(|(name, id)| self.announce(name, *id));
-        named.chain([self.announce("", CustomerId::DEFAULT)]).collect()
+        let all = named.chain([self.announce("", CustomerId::DEFAULT)]).collect();
+        self.directory.insert(write_directory(all)).clone()
     }
 
     fn announce(&self, name: &str, id: CustomerId) -> wire::Customer {
-        let unseen = write_limits(self.fleet.unseen(id));
-        wire::Customer { number: id.0, name: name.to_owned(), unseen }
-    }
-}
-
-/// What a task said, as far as it makes sense by itself.
-#[derive(Debug, Default)]
-pub(crate) struct Said {
-    /// The number of a report, and what is in it.
-    pub(crate) report: Option<(u64, Vec<Usage>)>,
-    pub(crate) acked: Option<Generation>,
-    pub(crate) leaves: bool,
-}
-
-impl Stream {
-    /// Takes in what the task said.
-    fn take(
-        &mut self,
-        fleet: &mut Fleet,
-        task: TaskId,
-        said: &Said,
-        now: Timestamp,
-    ) -> Result<(), Status> {
-        let not_joined = |_| {
-            Status::aborted(
-                "the task is not known any more, or another process has joined by its name: open \
-                 a new stream; if this happens again and again, two tasks have one name",
-            )
-        };
-        if let Some((number, usages)) = &said.report {
-            if *number <= self.number {
-                return Err(Status::invalid_argument(format!(
-                    "report {number} came after report {}: numbers have to rise",
-                    self.number
-                )));
-            }
-            self.number = *number;
-            let answer = fleet.report(task, said.acked, usages, now).map_err(not_joined)?;
-            if !answer.renewed {
-                return Err(Status::deadline_exceeded(
-                    "grants were not acknowledged for too long: open a new stream",
-                ));
-            }
-            (self.answers, self.due) = (*number, true);
-        } else if let Some(acked) = said.acked {
-            fleet.acknowledge(task, acked, now).map_err(not_joined)?;
-        }
-        Ok(())
-    }
-
-    /// Sends what there is to say, if anything. Returns whether the task still listens.
-    fn tell(&mut self, learning: bool) -> bool {
-        let next = &self.next;
-        let news = self.due
-            || !(next.grants.is_empty() && next.customers.is_empty() && next.gone.is_empty());
-        if !news {
-            return !self.out.is_closed();
-        }
-        self.due = false;
-        let mut message = core::mem::take(&mut self.next);
-        (message.answers, message.learning) = (self.answers, learning);
-        self.out.try_send(Ok(message)).is_ok()
+        let aside = write_limits(self.fleet.aside(id));
+        wire::Customer { number: id.0, name: name.to_owned(), aside }
     }
 }
 

@@ -1,25 +1,24 @@
 //! The server's end of gRPC: streams in, checked, and streams out.
 //!
 //! What a task says is checked here, line by line, before anyone else sees it: a name that is none,
-//! rates that are not four, a second hello, messages that come too fast. Each ends the stream with
-//! `INVALID_ARGUMENT` (or `RESOURCE_EXHAUSTED`) and the reason. Rates are whole numbers on the
-//! wire, so there is nothing negative and no NaN to check for.
+//! rates that do not fit their levels, a second hello, messages that come too fast. Each ends the
+//! stream with `INVALID_ARGUMENT` (or `RESOURCE_EXHAUSTED`) and the reason. Rates are whole numbers
+//! on the wire, so there is nothing negative and no NaN to check for.
 
-use super::book::{Said, StreamId};
 use super::owner::{Opened, Owner};
 use super::seat::{NotLeader, Seat};
+use super::stream::{Said, StreamId, Words};
 use super::{Inner, Server};
 use crate::access::{Access, Caller, Pass};
 use crate::election::fence::Fence;
-use crate::message::{generation, limits, rates};
+use crate::message::{check_usages, generation};
 use crate::name::is_name;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 use futures_util::Stream;
 use std::sync::Arc;
-use tidegate_core::fleet::Usage;
-use tidegate_core::{CustomerId, Timestamp};
+use tidegate_core::Timestamp;
 use tidegate_wire::customer::NAME_MAX;
 use tidegate_wire::proto::tidegate::quota::v1::quota_server::{Quota, QuotaServer};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage, TaskMessage};
@@ -28,13 +27,15 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
 
-/// A report of 4,096 customers with large numbers has some 400 KB.
+/// A report of 4,096 customers with large numbers has some 300 KB.
 const MESSAGE_MAX: usize = 1 << 20;
 /// Whoever opens a stream has something to say.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// A task says two things in an interval, a report and an acknowledgement, and acknowledges once a
 /// round at most. Eight times as much is no longer haste.
 const MESSAGES_PER_REPORT: u32 = 16;
+/// What may come at once after a long pause.
+const MESSAGES_MAX: u32 = 8 * MESSAGES_PER_REPORT;
 
 /// The service for a router of tonic.
 pub(crate) fn service(server: &Server) -> QuotaServer<Answers> {
@@ -78,6 +79,12 @@ impl Quota for Answers {
         pass.report()?;
         let owner = self.inner.owner(&hello.service)?;
         let first = read(first)?;
+        // After an election everybody resumes what another leader knows of.
+        let leads = self.inner.seat.check().unwrap_or(0);
+        let resumes = hello.resumes.is_some_and(|id| id.epoch == leads);
+        if !resumes && hello.reign == 0 {
+            owner.turn(self.inner.clock.now()).await?;
+        }
         let Opened { id, messages, out } = owner.open(hello).await?;
         let haste = Haste::new(&owner, self.inner.clock.now());
         let (fence, seat) = (owner.fence.clone(), Arc::clone(&self.inner.seat));
@@ -104,17 +111,19 @@ impl Quota for Answers {
         }
         // Who does not lead says who does.
         if !service.is_empty() && self.inner.seat.check().is_ok() {
-            self.inner.owner(&service)?;
+            self.inner.known(&service)?;
         }
         let sees =
             |name: &str| (service.is_empty() || name == service) && access.sees(&caller, name);
         let mut status = self.inner.status(sees).await;
         if !access.operates(&caller) {
-            if status.services.is_empty() {
+            // A follower knows of no services, but who takes part may know who leads.
+            if status.services.is_empty() && (status.leads || !access.takes_part(&caller)) {
                 return Err(Access::unseen(&caller, ""));
             }
-            // It quotes the file, and so may name what others have.
+            // They quote the file and etcd, and so may name what others have.
             status.refused.clear();
+            status.trouble.clear();
         }
         Ok(Response::new(status))
     }
@@ -168,69 +177,52 @@ impl Listener {
     }
 }
 
-/// Counts messages of a stream, so that one task cannot keep the owner busy.
+/// Counts messages of a stream, so that one task cannot keep the owner busy. What has waited as the
+/// server was slow comes all at once, and is no haste: time that has passed counts.
 #[derive(Debug)]
 struct Haste {
     every: Duration,
     since: Timestamp,
-    count: u32,
+    /// How many more may come.
+    left: u32,
 }
 
 impl Haste {
     fn new(owner: &Owner, now: Timestamp) -> Self {
-        Self { every: owner.service.report_every, since: now, count: 0 }
+        Self { every: owner.service.report_every, since: now, left: MESSAGES_PER_REPORT }
     }
 
     fn count(&mut self, now: Timestamp) -> Result<(), Status> {
-        if now.since(self.since) >= self.every {
-            (self.since, self.count) = (now, 0);
+        let intervals = now.since(self.since).as_nanos() / self.every.as_nanos().max(1);
+        if intervals > 0 {
+            let more = u32::try_from(intervals).unwrap_or(u32::MAX);
+            let more = more.saturating_mul(MESSAGES_PER_REPORT);
+            (self.since, self.left) = (now, self.left.saturating_add(more).min(MESSAGES_MAX));
         }
-        self.count += 1;
-        if self.count <= MESSAGES_PER_REPORT {
-            return Ok(());
-        }
-        Err(Status::resource_exhausted(format!(
-            "more than {MESSAGES_PER_REPORT} messages within {:?}: report once in that time",
-            self.every
-        )))
+        self.left = self.left.checked_sub(1).ok_or_else(|| {
+            Status::resource_exhausted(format!(
+                "more than {MESSAGES_PER_REPORT} messages within {:?}: report once in that time",
+                self.every
+            ))
+        })?;
+        Ok(())
     }
 }
 
 /// What makes sense by itself.
 pub(crate) fn read(message: TaskMessage) -> Result<Said, Status> {
-    let report = message.report.map(|report| {
-        let usages = report.usages.iter().map(usage).collect::<Result<Vec<_>, _>>()?;
-        Ok::<_, Status>((report.number, usages))
-    });
+    if let Some(report) = &message.report {
+        check_usages(report).map_err(|wrong| Status::invalid_argument(wrong.to_string()))?;
+    }
     let acked = message.acked.map(generation);
-    Ok(Said { report: report.transpose()?, acked, leaves: message.leaves })
-}
-
-fn usage(usage: &wire::Usage) -> Result<Usage, Status> {
-    let wrong = |what: &str, found: &[u64]| {
-        Status::invalid_argument(format!(
-            "`{what}` of customer {} has {} rates: four, lowest criticality first, or none",
-            usage.customer,
-            found.len()
-        ))
-    };
-    let has = (!usage.has.is_empty()).then(|| limits(&usage.has));
-    Ok(Usage {
-        customer: CustomerId(usage.customer),
-        used: rates(&usage.used).ok_or_else(|| wrong("used", &usage.used))?,
-        demand: rates(&usage.demand).ok_or_else(|| wrong("demand", &usage.demand))?,
-        has: match has {
-            Some(None) => return Err(wrong("has", &usage.has)),
-            has => has.flatten(),
-        },
-    })
+    Ok(Said { report: message.report, acked, leaves: message.leaves })
 }
 
 /// What one task is told. When nobody reads it any more, nobody listens to the task either. What
 /// waited here until the reign was over is not sent any more: the task is sent elsewhere.
 #[derive(Debug)]
 pub(crate) struct Told {
-    messages: mpsc::Receiver<Result<ServerMessage, Status>>,
+    messages: mpsc::Receiver<Words>,
     fence: Fence,
     seat: Arc<Seat>,
     /// Nothing once the task was sent elsewhere.
@@ -242,7 +234,7 @@ impl Told {
     fn elsewhere(seat: Arc<Seat>, elsewhere: NotLeader) -> Self {
         let (out, messages) = mpsc::channel(1);
         // The channel is new and so has room.
-        let _ = out.try_send(Ok(elsewhere.redirect()));
+        let _ = out.try_send(Ok(Box::new(elsewhere.redirect())));
         Self { messages, fence: Fence::never(), seat, reader: None }
     }
 }
@@ -251,7 +243,8 @@ impl Stream for Told {
     type Item = Result<ServerMessage, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.messages.poll_recv(cx);
+        let next =
+            self.messages.poll_recv(cx).map(|next| next.map(|next| next.map(|boxed| *boxed)));
         if next.is_pending() || self.fence.is_open(self.seat.clock.now()) {
             return next;
         }

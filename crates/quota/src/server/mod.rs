@@ -18,25 +18,29 @@ mod history;
 pub(crate) mod owner;
 mod reload;
 pub(crate) mod seat;
+pub(crate) mod stream;
 
 pub use reload::{Reload, ReloadError, follow};
 
 use crate::access::Access;
-use crate::client::Client;
 use crate::client::zone::Zone;
+use crate::client::{Client, Prepared};
 use crate::config::{Config, Own, Parent, Service};
-use crate::doorman::{self, grpc::Master};
+use crate::doorman::{self, grpc::Master, uplink::Above};
 use crate::election::fence::Fence;
 use crate::election::{Election, ElectionError};
 use crate::envoy::desk::Desk;
 use crate::envoy::{rlqs, rls};
+use crate::link::LinkError;
 use arc_swap::ArcSwap;
 use book::Book;
 use owner::Owner;
 use seat::{NotLeader, Seat};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::clock::Clock;
+use tidegate_core::Timestamp;
 use tidegate_core::fleet::FleetConfigError;
 use tidegate_wire::proto::tidegate::quota::v1 as wire;
 use tonic::Status;
@@ -54,6 +58,8 @@ pub(crate) struct Inner {
     pub(crate) seat: Arc<Seat>,
     owners: ArcSwap<BTreeMap<String, Owner>>,
     doorman: Master,
+    /// To the server above, if this one is of Doorman's tree and not its root.
+    _doorman_uplink: Option<doorman::uplink::Uplink>,
     /// Who may do what.
     pub(crate) access: Arc<ArcSwap<Access>>,
     /// Those that have been asked about, by service.
@@ -73,7 +79,6 @@ struct Running {
     services: BTreeMap<String, Service>,
     /// What is of this server only, and does not change.
     own: Own,
-    parent: Option<Parent>,
     /// That which was won, and the fence of the reign.
     election: Option<(Election, Fence)>,
 }
@@ -100,6 +105,9 @@ pub enum StartError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The server above in Doorman's tree cannot be spoken to.
+    #[error("the server above cannot be asked for Doorman's resources")]
+    DoormanParent(#[source] LinkError),
     /// What it should remember cannot be written.
     #[error(transparent)]
     Election(#[from] ElectionError),
@@ -114,44 +122,58 @@ impl Server {
     ) -> Result<Self, StartError> {
         let (epoch, fence) = (election.epoch(), Fence::never());
         let owners = own_all(&config.services, &election, &fence, &clock)?;
+        let uplinks = Uplink::prepare_all(config.parent.as_ref(), &owners, &election, &clock)?;
+        // All that can fail comes before that which is remembered.
+        let server = Self::stand(config, clock)?;
         election.lead_here(config.services.keys())?;
-        let server = Self::stand(config, clock);
+        *server.inner.uplinks() = Uplink::begin_all(uplinks);
         server.inner.owners.store(owners.into());
         server.inner.seat.lead(epoch, fence.clone());
         // Nobody else has it yet.
         if let Ok(mut running) = server.inner.running.try_lock() {
             running.election = Some((election, fence));
         }
-        if config.parent.is_some() {
-            let owners = server.inner.owners.load_full();
-            for (name, owner) in owners.iter() {
-                let uplink = Uplink::start(config, name, owner, &server.inner.clock)?;
-                server.inner.uplinks().insert(name.clone(), uplink);
-            }
-        }
         Ok(server)
     }
 
     /// Follows until it is [elected](crate::election::Candidate).
-    pub fn stand(config: &Config, clock: Clock) -> Self {
-        let book = doorman::book::Book::new(config.doorman.clone(), clock.now());
+    pub fn stand(config: &Config, clock: Clock) -> Result<Self, StartError> {
+        let now = clock.now();
+        let (book, above) = match &config.doorman_parent {
+            None => (doorman::book::Book::new(config.doorman.clone(), now), None),
+            Some(_) => (doorman::book::Book::below(now), Some(Above::new())),
+        };
         let seat = Arc::new(Seat::new(clock.clone()));
         let access = Arc::new(ArcSwap::from_pointee(Access::of(config)));
         let (services, own) = (config.services.clone(), Own::of(config));
+        let doorman = Master::new(
+            book,
+            Arc::clone(&seat),
+            &config.advertise,
+            Arc::clone(&access),
+            above.clone(),
+        );
+        let doorman_uplink = match (&config.doorman_parent, above) {
+            (Some(parent), Some(above)) => {
+                let uplink = doorman::uplink::Uplink::start(doorman.clone(), above, parent);
+                Some(uplink.map_err(StartError::DoormanParent)?)
+            }
+            _ => None,
+        };
         let inner = Inner {
             desks: Mutex::default(),
-            doorman: Master::new(book, Arc::clone(&seat), &config.advertise, Arc::clone(&access)),
+            doorman,
+            _doorman_uplink: doorman_uplink,
             access,
             clock,
             seat,
             owners: ArcSwap::default(),
             uplinks: Mutex::default(),
-            running: Running { services, own, parent: config.parent.clone(), election: None }
-                .into(),
+            running: Running { services, own, election: None }.into(),
             refused: Mutex::new(None),
             trouble: Mutex::new(None),
         };
-        Self { inner: Arc::new(inner) }
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Leads from now on, for as long as the fence is open.
@@ -164,7 +186,10 @@ impl Server {
         let mut running = inner.running.lock().await;
         let epoch = election.epoch();
         let owners = own_all(&running.services, &election, &fence, &inner.clock)?;
+        let parent = running.own.parent.as_ref();
+        let uplinks = Uplink::prepare_all(parent, &owners, &election, &inner.clock)?;
         election.lead(running.services.keys()).await?;
+        *inner.uplinks() = Uplink::begin_all(uplinks);
         running.election = Some((election, fence.clone()));
         inner.doorman.begin();
         inner.owners.store(owners.into());
@@ -235,18 +260,55 @@ fn own_all(
     services.iter().map(own).collect()
 }
 
-/// One service of a zone at the server above. Takes leave when it is dropped.
+/// One service of a zone at the server above. That keeps the place when it is dropped, for a lease:
+/// whoever leads the zone next takes it.
 #[derive(Debug)]
-struct Uplink(Option<Client>);
+struct Uplink {
+    client: Option<Client>,
+    /// The server above has told what the zone may use.
+    heard: Arc<AtomicBool>,
+    /// Tasks are let in from then on, whether it has or not.
+    opens: Timestamp,
+}
+
+/// An [`Uplink`] of which nobody above has heard.
+struct Link {
+    prepared: Prepared,
+    heard: Arc<AtomicBool>,
+    opens: Timestamp,
+}
 
 impl Uplink {
-    fn start(
-        config: &Config,
+    /// All that can fail of those of a zone, for owners that have none yet; nothing if this is no
+    /// zone. Nobody above hears of them before they begin. To be called before these services count
+    /// as led, which tells whether somebody has led them before.
+    fn prepare_all(
+        parent: Option<&Parent>,
+        owners: &BTreeMap<String, Owner>,
+        election: &Election,
+        clock: &Clock,
+    ) -> Result<BTreeMap<String, Link>, StartError> {
+        let Some(parent) = parent else { return Ok(BTreeMap::new()) };
+        let prepare = |(name, owner): (&String, &Owner)| {
+            Ok((name.clone(), Self::prepare(parent, name, owner, election, clock)?))
+        };
+        owners.iter().map(prepare).collect()
+    }
+
+    fn begin_all(links: BTreeMap<String, Link>) -> BTreeMap<String, Self> {
+        let begin = |(name, Link { prepared, heard, opens })| {
+            (name, Self { client: Some(Prepared::begin(prepared)), heard, opens })
+        };
+        links.into_iter().map(begin).collect()
+    }
+
+    fn prepare(
+        parent: &Parent,
         name: &str,
         owner: &Owner,
+        election: &Election,
         clock: &Clock,
-    ) -> Result<Self, StartError> {
-        let Some(parent) = &config.parent else { return Ok(Self(None)) };
+    ) -> Result<Link, StartError> {
         let wrong = |source: Box<dyn std::error::Error + Send + Sync>| StartError::Parent {
             service: name.to_owned(),
             source,
@@ -260,15 +322,26 @@ impl Uplink {
         if let Some(tls) = &parent.tls {
             client = client.tls(tls.clone());
         }
-        let client = client.stand_for(zone, owner.clone());
-        client.map(|client| Self(Some(client))).map_err(|error| wrong(error.into()))
+        let heard = Arc::new(AtomicBool::new(false));
+        let prepared = client.stand_for(zone, owner.clone(), election.epoch(), Arc::clone(&heard));
+        let prepared = prepared.map_err(|error| wrong(error.into()))?;
+        // Whoever holds something of a leader before would be told to make do with what the file
+        // says. After a lease it has nothing left of that.
+        let learns = election.was_led(name);
+        let lease = owner.service.fleet.silence.lease();
+        let opens = if learns { clock.now() + lease } else { Timestamp::ZERO };
+        Ok(Link { prepared, heard, opens })
+    }
+
+    fn is_open(&self, now: Timestamp) -> bool {
+        self.heard.load(Ordering::Acquire) || now >= self.opens
     }
 }
 
 impl Drop for Uplink {
     fn drop(&mut self) {
         // It waits for its thread, which may wait for an owner on this one.
-        let client = self.0.take();
+        let client = self.client.take();
         std::thread::spawn(move || drop(client));
     }
 }
@@ -283,11 +356,13 @@ fn own(
     let learns = election.was_led(name);
     let book = Book::new(service.clone(), election.epoch(), learns, clock.now())
         .map_err(|source| StartError::Fleet { service: name.to_owned(), source })?;
+    let book = book.elected(election.is_by_etcd());
     Ok(Owner::start(name.to_owned(), book, service, fence.clone(), clock.clone()))
 }
 
 impl Inner {
-    pub(crate) fn owner(&self, service: &str) -> Result<Owner, Status> {
+    /// The owner of a service of which somebody wants to know.
+    pub(crate) fn known(&self, service: &str) -> Result<Owner, Status> {
         self.seat.check().map_err(|elsewhere: NotLeader| elsewhere.status())?;
         let owners = self.owners.load();
         owners.get(service).cloned().ok_or_else(|| {
@@ -296,6 +371,17 @@ impl Inner {
                 owners.keys().cloned().collect::<Vec<_>>().join(", ")
             ))
         })
+    }
+
+    /// The same for who takes part in it.
+    pub(crate) fn owner(&self, service: &str) -> Result<Owner, Status> {
+        let owner = self.known(service)?;
+        let now = self.clock.now();
+        if self.uplinks().get(service).is_some_and(|uplink| !uplink.is_open(now)) {
+            let what = "this server leads its zone anew, and has yet to hear what that may use";
+            return Err(Status::unavailable(what));
+        }
+        Ok(owner)
     }
 
     /// The desk of a service, open from now on.
@@ -331,7 +417,8 @@ impl Inner {
         }
         let refused = self.refused().clone().unwrap_or_default();
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let trouble = trouble.unwrap_or_default();
+        let below = self.doorman.trouble().map(|trouble| format!("doorman: {trouble}"));
+        let trouble = trouble.into_iter().chain(below).collect::<Vec<_>>().join("; ");
         let (leads, epoch, leader) = match self.seat.check() {
             Ok(epoch) => (true, epoch, String::new()),
             Err(elsewhere) => (false, 0, elsewhere.leader.unwrap_or_default()),

@@ -4,41 +4,36 @@
 //! ends a round whenever it is time. If orders come faster than it can follow, senders wait, each
 //! stream by itself, and the peers behind them by the flow control of HTTP/2; rounds go on.
 //!
-//! A round looks at every pair of task and customer of which something has changed, and in a large
-//! fleet that is all of them, each time. So that rounds leave room for reports, one that took long
-//! is followed by a pause in proportion, of a report's interval at most: limits are out within two
-//! of them however large the fleet, and of a small one within a quarter.
+//! Rounds are done step by step, when [`Pace`] says so, with orders between the steps.
 //!
 //! Before each order and each round it looks whether the reign still lasts. If not, nobody is heard
 //! or told anything, and all streams end; the book stays, in case the reign turns out to go on.
 
-use super::book::{BACKLOG, Book, Said, StreamId};
+use super::book::{Book, Rounds};
+use super::stream::{BACKLOG, Said, StreamId, Words};
 use crate::config::Service;
 use crate::election::fence::Fence;
 use crate::envoy::costs::Costs;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate_core::Timestamp;
-use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
+use tidegate_core::fleet::{Joins, Pace};
+use tidegate_wire::proto::tidegate::quota::v1 as wire;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Status;
 
 /// Orders that wait. A few for each stream that is being read; more would only make what they say
 /// older.
 const ORDERS: usize = 256;
-/// After a round comes a pause of so many times what it took: three quarters of the time are for
-/// reports.
-const PAUSE: u32 = 3;
-
 /// A task's new stream.
 pub(crate) struct Opened {
     pub(crate) id: StreamId,
-    pub(crate) messages: mpsc::Receiver<Result<ServerMessage, Status>>,
+    pub(crate) messages: mpsc::Receiver<Words>,
     /// To end it with something that is wrong.
-    pub(crate) out: mpsc::WeakSender<Result<ServerMessage, Status>>,
+    pub(crate) out: mpsc::WeakSender<Words>,
 }
 
 enum Order {
@@ -47,7 +42,7 @@ enum Order {
     Close(StreamId),
     Reload(Box<Service>),
     Stop,
-    Status(oneshot::Sender<(wire::ServiceStatus, u64)>),
+    Status(oneshot::Sender<(wire::ServiceStatus, Rounds)>),
 }
 
 /// Writes to the owner of a book. When it is stopped, or the last of these is gone, the owner ends,
@@ -61,6 +56,7 @@ pub(crate) struct Owner {
     pub(crate) costs: Costs,
     /// What of it may still be sent.
     pub(crate) fence: Fence,
+    joins: Arc<Mutex<Joins>>,
 }
 
 /// For how long the book counts.
@@ -83,7 +79,18 @@ impl Owner {
         let reign = Reign { fence: fence.clone(), clock };
         tokio::spawn(own(name, book, inbox, every, reign));
         let costs = Costs::new(service.hit, service.fleet.customers_max);
-        Self { orders, service: Arc::new(service.clone()), costs, fence }
+        costs.name(service.customers.keys());
+        Self { orders, service: Arc::new(service.clone()), costs, fence, joins: Arc::default() }
+    }
+
+    /// Whoever comes from elsewhere waits here for its turn to open a stream.
+    pub(crate) async fn turn(&self, now: Timestamp) -> Result<(), Status> {
+        let turn = self.joins.lock().unwrap_or_else(PoisonError::into_inner).turn(now);
+        let wait = turn.map_err(|crowd| Status::unavailable(crowd.to_string()))?;
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
+        Ok(())
     }
 
     pub(crate) async fn open(&self, hello: wire::Hello) -> Result<Opened, Status> {
@@ -102,6 +109,7 @@ impl Owner {
     }
 
     pub(crate) async fn reload(&self, service: Service) {
+        self.costs.name(service.customers.keys());
         let _ = self.orders.send(Order::Reload(Box::new(service))).await;
     }
 
@@ -114,7 +122,7 @@ impl Owner {
     }
 
     /// How things stand, and after how many rounds.
-    pub(crate) async fn stand(&self) -> Option<(wire::ServiceStatus, u64)> {
+    pub(crate) async fn stand(&self) -> Option<(wire::ServiceStatus, Rounds)> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(Order::Status(reply)).await.ok()?;
         answer.await.ok()
@@ -132,19 +140,38 @@ async fn own(
     (round_every, report_every): (Duration, Duration),
     reign: Reign,
 ) {
-    let mut rounds = interval(round_every);
-    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pace = Pace::new(round_every, report_every);
+    let (mut began, mut done, mut steps) = (Instant::now(), 0, 0);
+    let next = sleep_until(began);
+    tokio::pin!(next);
     loop {
         tokio::select! {
             biased;
-            _ = rounds.tick() => {
-                let began = Instant::now();
-                match reign.now() {
-                    Some(now) => book.tick(now, wall()),
-                    None => book.end_streams(),
+            () = &mut next => {
+                let start = Instant::now();
+                let mut more = false;
+                if !book.is_amid() {
+                    (began, done) = (start, 0);
                 }
-                let pause = (began.elapsed() * PAUSE).clamp(round_every, report_every);
-                rounds.reset_after(pause);
+                match reign.now() {
+                    None => book.end_streams(),
+                    Some(now) => {
+                        if !book.is_amid() {
+                            book.save_messages(pace.is_busy());
+                            steps = book.begin(now, wall());
+                        }
+                        more = book.step(now);
+                    }
+                }
+                done += 1;
+                let end = Instant::now();
+                let (took, since) = (end - start, end - began);
+                let pause = if more {
+                    pace.step(took, since, done, steps)
+                } else {
+                    pace.end(took, since)
+                };
+                next.as_mut().reset(end + pause);
             }
             order = inbox.recv() => match order {
                 None | Some(Order::Stop) => return,

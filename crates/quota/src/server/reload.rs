@@ -3,11 +3,12 @@
 //! The file is read again whenever its text has changed, which is looked at once a second: that
 //! finds every way in which files are replaced, also by links, and costs nothing. A file that is
 //! refused changes nothing, and neither does one that needs a restart; both are said once, and in
-//! [`Server::status`] for as long as the file is like that.
+//! [`Server::status`] for as long as the file is like that. What fails for a reason outside the
+//! file (nobody remembers what is led, a certificate cannot be read) is tried again at every look.
 
-use super::{Server, StartError, Uplink, own};
+use super::{Running, Server, StartError, Uplink, own};
 use crate::access::Access;
-use crate::config::{Config, Refused};
+use crate::config::{Config, Own, Refused};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,7 +39,10 @@ pub enum ReloadError {
     )]
     Election,
     /// It is another zone's, or none.
-    #[error("`parent` is another, or new or gone: restart the server, or set it back")]
+    #[error(
+        "`parent`, or that of `doorman`, is another, or new or gone: restart the server, or set it \
+         back"
+    )]
     Parent,
     /// A service that is new cannot be led.
     #[error(transparent)]
@@ -59,6 +63,13 @@ pub enum Reload {
     Unreadable(io::Error),
 }
 
+impl Reload {
+    /// Whether the same text may do better later: what is in the way is not in the text.
+    pub(crate) const fn may_do_better(&self) -> bool {
+        matches!(self, Self::Unfit(ReloadError::Start(_)))
+    }
+}
+
 impl Server {
     /// Other services, customers and limits. All of it or, on an error, nothing.
     pub async fn reload(&self, config: &Config) -> Result<(), ReloadError> {
@@ -67,7 +78,8 @@ impl Server {
         if running.own.tls != config.tls {
             return Err(ReloadError::Tls);
         }
-        if running.parent != config.parent {
+        let above = (&running.own.parent, &running.own.doorman_parent);
+        if above != (&config.parent, &config.doorman_parent) {
             return Err(ReloadError::Parent);
         }
         let before = inner.owners.load_full();
@@ -76,18 +88,23 @@ impl Server {
                 return Err(ReloadError::NeedsRestart { service: name.clone() });
             }
         }
-        let mut owners = BTreeMap::new();
+        let (mut fresh, mut uplinks) = (BTreeMap::new(), BTreeMap::new());
         // Who does not lead only takes notes.
         if let Some((election, fence)) = &mut running.election {
             for (name, service) in &config.services {
-                let owner = match before.get(name) {
-                    Some(owner) => owner.clone(),
-                    None => own(name, service, election, fence, &inner.clock)?,
-                };
-                owners.insert(name.clone(), owner);
+                if !before.contains_key(name) {
+                    let owner = own(name, service, election, fence, &inner.clock)?;
+                    fresh.insert(name.clone(), owner);
+                }
             }
+            let parent = config.parent.as_ref();
+            uplinks = Uplink::prepare_all(parent, &fresh, election, &inner.clock)?;
+            // The last that can fail. Nobody has heard of anything new before it.
             election.lead(config.services.keys()).await.map_err(StartError::Election)?;
         }
+        let kept = before.iter().filter(|(name, _)| config.services.contains_key(*name));
+        let kept = kept.map(|(name, owner)| (name.clone(), owner.clone()));
+        let owners: BTreeMap<_, _> = kept.chain(fresh).collect();
         for (name, owner) in before.iter() {
             match config.services.get(name) {
                 None => owner.stop().await,
@@ -98,14 +115,9 @@ impl Server {
             }
         }
         if config.parent.is_some() {
-            let mut uplinks = inner.uplinks();
-            uplinks.retain(|name, _| config.services.contains_key(name));
-            for (name, owner) in &owners {
-                if !uplinks.contains_key(name) {
-                    let uplink = Uplink::start(config, name, owner, &inner.clock)?;
-                    uplinks.insert(name.clone(), uplink);
-                }
-            }
+            let mut linked = inner.uplinks();
+            linked.retain(|name, _| config.services.contains_key(name));
+            linked.extend(Uplink::begin_all(uplinks));
         }
         inner.desks().retain(|name, _| config.services.contains_key(name));
         inner.doorman.book().reload(config.doorman.clone());
@@ -117,12 +129,30 @@ impl Server {
 
     async fn reload_text(&self, file: &str, text: &str) -> Reload {
         let parsed = Config::parse(file, text);
-        if let Ok(config) = &parsed
-            && self.inner.running.lock().await.own.election != config.election
-        {
-            return Reload::Unfit(ReloadError::Election);
+        if let Ok(config) = &parsed {
+            let mut running = self.inner.running.lock().await;
+            if running.own.election != config.election {
+                return Reload::Unfit(ReloadError::Election);
+            }
+            if config.election.as_ref().is_some_and(|election| election.limits) {
+                return self.reload_own(&mut running, config);
+            }
         }
         self.reload_parsed(parsed).await
+    }
+
+    /// What is of this server only; its limits are in etcd.
+    fn reload_own(&self, running: &mut Running, config: &Config) -> Reload {
+        if running.own.tls != config.tls {
+            return Reload::Unfit(ReloadError::Tls);
+        }
+        if running.own.parent != config.parent {
+            return Reload::Unfit(ReloadError::Parent);
+        }
+        running.own = Own::of(config);
+        let access = self.inner.access.load().with_operators(&config.operators);
+        self.inner.access.store(access.into());
+        Reload::Done(Box::new(config.clone()))
     }
 
     /// The same with what is not of one server only.
@@ -173,13 +203,18 @@ pub async fn follow(
 ) {
     let file = path.display().to_string();
     let mut seen = Ok::<_, io::ErrorKind>(text);
+    // What was said of an attempt that failed and is repeated.
+    let mut failing = None;
     loop {
         let _ = tokio::time::timeout(period, wake.notified()).await;
         let read = fs::read_to_string(&path);
-        if seen.as_ref().ok() == read.as_ref().ok()
-            && seen.as_ref().err().copied() == read.as_ref().err().map(io::Error::kind)
-        {
+        let same = seen.as_ref().ok() == read.as_ref().ok()
+            && seen.as_ref().err().copied() == read.as_ref().err().map(io::Error::kind);
+        if same && failing.is_none() {
             continue;
+        }
+        if !same {
+            failing = None;
         }
         seen = read.as_ref().map(Clone::clone).map_err(io::Error::kind);
         let reload = match read {
@@ -187,6 +222,67 @@ pub async fn follow(
             Err(error) => Reload::Unreadable(error),
         };
         server.note(&file, &reload);
-        said(reload);
+        let again = match &reload {
+            Reload::Unfit(error) if reload.may_do_better() => Some(error.to_string()),
+            _ => None,
+        };
+        if again.is_none() || again != failing {
+            said(reload);
+        }
+        failing = again;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::clock::Clock;
+
+    const LIMITS: &str = "\
+quota:
+  services:
+    search: { default: 1, tasks: ['spiffe://prod/ns/search/**'] }
+";
+
+    /// A server's own file where limits are in etcd.
+    fn own(operator: &str) -> String {
+        format!(
+            "quota:\n  tls: {{ cert: c.pem, key: k.pem, client_ca: ca.pem }}\n  operators: \
+             [{operator}]\n  election: {{ etcd: ['http://[::1]:2379'], prefix: /q }}\n"
+        )
+    }
+
+    fn access(operator: &str, limits: &str) -> Access {
+        let own = Own::of(&Config::parse("quota.yaml", &own(operator)).unwrap());
+        Access::of(&Config::parse_limits("etcd:/q/config", limits, &own).unwrap())
+    }
+
+    #[tokio::test]
+    async fn operators_change_while_limits_are_in_etcd_and_the_rest_stays() {
+        let config = Config::parse("quota.yaml", &own("dns:a.example.org")).unwrap();
+        let server = Server::stand(&config, Clock::monotonic()).unwrap();
+        let found = || (*server.inner.access.load_full()).clone();
+        let done = |reload: Reload| assert!(matches!(reload, Reload::Done(_)), "{reload:?}");
+        done(server.reload_limits("etcd:/q/config", LIMITS).await);
+        assert_eq!(found(), access("dns:a.example.org", LIMITS));
+        done(server.reload_text("quota.yaml", &own("dns:b.example.org")).await);
+        assert_eq!(found(), access("dns:b.example.org", LIMITS));
+        // Limits that come later know of it, and so does one who takes over.
+        let more = LIMITS.replace("tasks:", "envoys: [dns:edge], tasks:");
+        done(server.reload_limits("etcd:/q/config", &more).await);
+        assert_eq!(found(), access("dns:b.example.org", &more));
+        let services = server.inner.running.lock().await.services.clone();
+        assert_eq!(services.keys().collect::<Vec<_>>(), ["search"]);
+
+        for (text, what) in [
+            (own("dns:c.example.org").replace("k.pem", "other.pem"), "`tls` has other files"),
+            (own("dns:c.example.org").replace("/q", "/r"), "`election` is another"),
+            (own("c.example.org"), "is no pattern"),
+        ] {
+            let reload = server.reload_text("quota.yaml", &text).await;
+            server.note("quota.yaml", &reload);
+            assert!(server.refused().unwrap().contains(what), "{:?}", server.refused());
+            assert_eq!(found(), access("dns:b.example.org", &more), "what held before holds");
+        }
     }
 }

@@ -31,7 +31,7 @@ quota:
 /// A server that stands for election, by a clock that is set by hand.
 async fn server() -> (Server, Hand, Channel) {
     let (clock, hand) = Clock::manual();
-    let server = Server::stand(&Config::parse("test.yaml", CONFIG).unwrap(), clock);
+    let server = Server::stand(&Config::parse("test.yaml", CONFIG).unwrap(), clock).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let router = server.router().into_make_service();
@@ -105,11 +105,11 @@ async fn a_leader_whose_time_is_up_answers_nobody_and_may_go_on_later() {
     let id = heard.message().await.unwrap().unwrap().welcome.unwrap().task.unwrap();
     // Nobody has told the server anything; it is only later.
     hand.advance(Duration::from_secs(2));
-    let usages = Some(Usages { number: 1, usages: Vec::new() });
+    let usages = Some(Usages { number: 1, ..Usages::default() });
     say.try_send(TaskMessage { report: usages, ..TaskMessage::default() }).unwrap();
     while let Some(told) = heard.message().await.unwrap() {
         // What it said in time may still be on its way; the report is not answered.
-        assert!(told.answers == 0 && told.grants.is_empty(), "{told:?}");
+        assert!(told.answers == 0 && told.grants.is_none(), "{told:?}");
     }
     let status = server.status().await;
     assert!(!status.leads && status.leader.is_empty(), "{status:?}");

@@ -1,9 +1,12 @@
 //! A task that lies: what it can take from others, and what it cannot.
 
 use super::world::{World, refused, served};
-use crate::server::book::StreamId;
+use crate::message::{grants, write_usages};
 use crate::server::grpc::read;
+use crate::server::stream::{StreamId, Words};
 use tidegate_core::Criticality::Critical;
+use tidegate_core::fleet::{Limits, Usage};
+use tidegate_core::{CostRate, CustomerId};
 use tidegate_wire::proto::tidegate::quota::v1 as wire;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -14,7 +17,7 @@ const GOOD: u32 = 2;
 /// A stream on which anything may be said.
 struct Liar {
     id: StreamId,
-    inbox: mpsc::Receiver<Result<wire::ServerMessage, Status>>,
+    inbox: mpsc::Receiver<Words>,
     number: u64,
     /// The last grant, in nanoseconds of `good`.
     granted: u64,
@@ -45,21 +48,23 @@ impl Liar {
                     return;
                 }
             };
-            for grant in message.grants {
-                acked = Some(wire::Generation { epoch: 1, number: grant.number });
-                if grant.customer == GOOD {
-                    self.granted = grant.limits.last().copied().unwrap_or(0);
+            let Some(granted) = &message.grants else { continue };
+            acked = Some(wire::Generation { epoch: 1, number: granted.number });
+            for (customer, limits) in grants(granted).unwrap() {
+                if customer == GOOD {
+                    self.granted = limits.whole().as_nanos_per_sec();
                 }
             }
         }
         self.number += 1;
-        let usage = wire::Usage {
-            customer: GOOD,
-            used: vec![0, 0, used, 0],
-            demand: vec![0, 0, demand, 0],
-            has: if has > 0 { vec![has; 4] } else { Vec::new() },
+        let rates = |critical| [0, 0, critical, 0].map(CostRate::from_nanos_per_sec);
+        let usage = Usage {
+            customer: CustomerId(GOOD),
+            used: rates(used),
+            demand: rates(demand),
+            has: (has > 0).then(|| Limits::total(CostRate::from_nanos_per_sec(has))),
         };
-        let report = Some(wire::Usages { number: self.number, usages: vec![usage] });
+        let report = Some(write_usages(self.number, [usage]));
         let acked = acked.filter(|_| acks);
         let said = wire::TaskMessage { report, acked, ..wire::TaskMessage::default() };
         world.book.hear(self.id, &read(said).unwrap(), world.now());

@@ -74,7 +74,7 @@ type Registry = Arc<Mutex<[Option<Server>; 3]>>;
 async fn quota(n: usize, clock: Clock, registry: Registry) -> turmoil::Result {
     let text = CONFIG.replace("NAME", SERVERS[n]);
     let config = Config::parse("test.yaml", &text).unwrap();
-    let server = Server::stand(&config, clock);
+    let server = Server::stand(&config, clock).unwrap();
     registry.lock().unwrap()[n] = Some(server.clone());
     let etcd = Etcd::dialling(["http://etcd:80"], Arc::new(dial)).unwrap();
     let election = config.election.as_ref().unwrap();
@@ -121,7 +121,7 @@ async fn take_part(task: Task, n: usize, seed: u64) -> turmoil::Result {
             match member.hear(&message) {
                 Ok(Next::Say(words)) => {
                     if let Some(words) = words {
-                        let _ = say.try_send(words);
+                        let _ = say.try_send(*words);
                     }
                 }
                 Ok(Next::Resume) => {

@@ -2,17 +2,17 @@
 
 use crate::client::member::{Member, Next};
 use crate::config::{Config, Service};
-use crate::server::book::{Book, StreamId};
+use crate::server::book::Book;
 use crate::server::grpc::read;
+use crate::server::stream::{StreamId, Words};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use tidegate::Task;
 use tidegate::clock::{Clock, Hand};
 use tidegate_core::quota::QuotaLane;
 use tidegate_core::{Cost, CostRate, Criticality, Timestamp};
-use tidegate_wire::proto::tidegate::quota::v1::{ServerMessage, TaskMessage};
+use tidegate_wire::proto::tidegate::quota::v1::TaskMessage;
 use tokio::sync::mpsc;
-use tonic::Status;
 
 /// A request costs a millisecond.
 const COST: Cost = Cost::from_millis(1);
@@ -20,7 +20,7 @@ pub(super) const STEP: Duration = Duration::from_millis(10);
 pub(super) const STEPS_PER_REPORT: u64 = 100;
 pub(super) const STEPS_PER_ROUND: u64 = 25;
 
-type Inbox = mpsc::Receiver<Result<ServerMessage, Status>>;
+type Inbox = mpsc::Receiver<Words>;
 
 /// What a customer asks a task for: name, criticality, CPUs.
 pub(super) type Demand = (&'static str, Criticality, f64);
@@ -155,7 +155,7 @@ impl World {
             };
             match self.peers[peer].member.hear(&message) {
                 Ok(Next::Say(None)) => {}
-                Ok(Next::Say(Some(words))) => self.say(peer, words),
+                Ok(Next::Say(Some(words))) => self.say(peer, *words),
                 Ok(Next::Resume | Next::Go(_)) => self.connect(peer),
                 Err(nonsense) => {
                     self.peers[peer].trouble = Some(nonsense.to_string());

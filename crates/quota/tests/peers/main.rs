@@ -5,7 +5,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../sockets/authority.rs"]
+mod authority;
+mod etcd;
+
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
@@ -28,23 +33,49 @@ quota:
         learning_mode_duration: -1
 ";
 
-/// The output of a script that is given the address of a server; nothing if there are no peers.
-fn run(script: &str) -> Option<String> {
-    let Some(place) = std::env::var_os("TIDEGATE_PEERS") else {
-        let line = format!("left out: {script}; `cargo xtask test` installs the peer for it\n");
+/// Whether anybody has asked for tests with peers; says so if not.
+fn asked(what: &str) -> bool {
+    let asked = std::env::var_os("TIDEGATE_PEERS").is_some();
+    if !asked {
+        let line = format!("left out: {what}; `cargo xtask test` installs the peer for it\n");
         // Past the capture of those who run tests, who show nothing of a test that passes.
         std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    asked
+}
+
+/// Has a server answer somewhere.
+async fn serve(text: &str) -> SocketAddr {
+    let config = Config::parse("test.yaml", text).unwrap();
+    let election = Election::alone(None, SystemTime::now()).unwrap();
+    let server = Server::start(&config, election, Clock::monotonic()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = tidegate::serve(listener, server.router().into_make_service());
+    tokio::spawn(async move {
+        serve.await.unwrap();
+        drop(server);
+    });
+    address
+}
+
+/// The output of a script that is given the address of a server, which has so many above it;
+/// nothing if there are no peers.
+fn run(script: &str, above: usize) -> Option<String> {
+    if !asked(script) {
         return None;
-    };
+    }
+    let place = std::env::var_os("TIDEGATE_PEERS")?;
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let address = runtime.block_on(async {
-        let config = Config::parse("test.yaml", CONFIG).unwrap();
-        let election = Election::alone(None, SystemTime::now()).unwrap();
-        let server = Server::start(&config, election, Clock::monotonic()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let serve = tidegate::serve(listener, server.router().into_make_service());
-        tokio::spawn(async move { serve.await.unwrap() });
+        let mut address = serve(CONFIG).await;
+        for n in 0..above {
+            let parent = format!("{{ servers: ['http://{address}'], name: below-{n} }}");
+            address = serve(&format!(
+                "quota:\n  advertise: doorman.example.org:7300\n  doorman: {{ parent: {parent} }}\n"
+            ))
+            .await;
+        }
         address
     });
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(script);
@@ -55,9 +86,8 @@ fn run(script: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-#[test]
-fn a_client_of_doorman_by_grpcio_works_unchanged() {
-    let Some(told) = run("doorman.py") else { return };
+/// What a client sees of a master, wherever in the tree that is.
+fn is_a_master(told: &str) {
     assert_eq!(
         told,
         "master True doorman.example.org:7300\n\
@@ -70,4 +100,18 @@ fn a_client_of_doorman_by_grpcio_works_unchanged() {
          refused INVALID_ARGUMENT\n\
          server 120.0 3 60 5\n"
     );
+}
+
+#[test]
+fn a_client_of_doorman_by_grpcio_works_unchanged() {
+    let Some(told) = run("doorman.py", 0) else { return };
+    is_a_master(&told);
+}
+
+#[test]
+fn a_client_of_doorman_by_grpcio_sees_no_difference_below_in_the_tree() {
+    for above in [1, 2] {
+        let Some(told) = run("doorman.py", above) else { return };
+        is_a_master(&told);
+    }
 }

@@ -35,7 +35,18 @@ impl Authority {
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
+    /// The files of a server by this name: `ca.pem`, `cert.pem` and `key.pem`.
+    #[allow(dead_code, reason = "not every test has a server that is another program")]
+    pub(crate) fn write(&self, folder: &std::path::Path, name: &str) {
+        let (certificate, key) = self.sign(name);
+        let files = [("ca.pem", &self.root), ("cert.pem", &certificate), ("key.pem", &key)];
+        for (file, text) in files {
+            std::fs::write(folder.join(file), text).unwrap();
+        }
+    }
+
     /// A server on loopback whose callers show certificates of this authority.
+    #[allow(dead_code, reason = "not every test has one")]
     pub(crate) fn server(&self) -> Server {
         let (certificate, key) = self.sign("127.0.0.1");
         let mut options = ServerOptions::new(Pem::text(certificate), Pem::text(key));

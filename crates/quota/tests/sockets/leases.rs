@@ -31,8 +31,8 @@ async fn master() -> (Server, Served) {
 }
 
 /// A server that is not the master, and knows who is.
-struct Follower {
-    master: String,
+pub(crate) struct Follower {
+    pub(crate) master: String,
 }
 
 fn not_here<T>() -> Result<Response<T>, Status> {
@@ -60,7 +60,8 @@ impl Capacity for Follower {
         &self,
         _: Request<wire::GetServerCapacityRequest>,
     ) -> Result<Response<wire::GetServerCapacityResponse>, Status> {
-        not_here()
+        let mastership = Some(wire::Mastership { master_address: Some(self.master.clone()) });
+        Ok(Response::new(wire::GetServerCapacityResponse { response: Vec::new(), mastership }))
     }
 
     async fn release_capacity(

@@ -9,4 +9,5 @@ mod nonsense;
 mod reloads;
 mod rig;
 mod secure;
+mod tree;
 mod zones;

@@ -7,7 +7,7 @@ use tidegate::clock::Clock;
 use tidegate_quota::{Election, Server};
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
 use tidegate_wire::proto::tidegate::quota::v1::{
-    Hello, ServerMessage, StatusRequest, TaskMessage, Usage, Usages,
+    Hello, Holding, ServerMessage, StatusRequest, TaskMessage, Usages,
 };
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
@@ -22,8 +22,8 @@ fn hello(service: &str, task: &str) -> TaskMessage {
     TaskMessage { hello: Some(hello), ..TaskMessage::default() }
 }
 
-fn report(number: u64, usage: Usage) -> TaskMessage {
-    let report = Some(Usages { number, usages: vec![usage] });
+fn report(number: u64, usages: Usages) -> TaskMessage {
+    let report = Some(Usages { number, ..usages });
     TaskMessage { report, ..TaskMessage::default() }
 }
 
@@ -48,7 +48,15 @@ async fn every_nonsense_ends_its_stream_with_the_reason_and_nobody_elses() {
     let (server, served) = quota(1).await;
     let mut client = client(served.url()).await;
     let good = || hello("search", "t");
-    let usage = |rates: &[u64]| Usage { customer: 1, demand: rates.to_vec(), ..Usage::default() };
+    let usages = |customers: &[u32], levels: &[u8], rates: &[u64]| Usages {
+        customers: customers.to_vec(),
+        levels: levels.to_vec(),
+        rates: rates.to_vec(),
+        ..Usages::default()
+    };
+    let nothing = Usages::default;
+    let holds = vec![Holding { customer: 1, limits: vec![1, 2, 3] }];
+    let holds = Usages { holds, ..Usages::default() };
     let seen = Hello {
         service: "search".into(),
         task: "t".into(),
@@ -56,18 +64,33 @@ async fn every_nonsense_ends_its_stream_with_the_reason_and_nobody_elses() {
         ..Hello::default()
     };
     let seen = TaskMessage { hello: Some(seen), ..TaskMessage::default() };
-    let flood = (1..200).map(|n| report(n, usage(&[]))).collect::<Vec<_>>();
+    let flood = (1..200).map(|n| report(n, nothing())).collect::<Vec<_>>();
     for (words, code, text) in [
-        (vec![report(1, usage(&[]))], Code::InvalidArgument, "needs hello"),
+        (vec![report(1, nothing())], Code::InvalidArgument, "needs hello"),
         (vec![hello("search", "")], Code::InvalidArgument, "name of a task"),
         (vec![hello("search", &"x".repeat(129))], Code::InvalidArgument, "1 to 128"),
         (vec![hello("no such", "t")], Code::InvalidArgument, "name of a service"),
         (vec![hello("mail", "t")], Code::NotFound, "there are: ads, search"),
         (vec![seen], Code::FailedPrecondition, "clock was set back"),
         (vec![good(), good()], Code::InvalidArgument, "first message only"),
-        (vec![good(), report(1, usage(&[1, 2, 3]))], Code::InvalidArgument, "has 3 rates"),
         (
-            vec![good(), report(2, usage(&[])), report(1, usage(&[]))],
+            vec![good(), report(1, usages(&[1, 1], &[3], &[5, 5]))],
+            Code::InvalidArgument,
+            "1 bytes for 2 customers",
+        ),
+        (
+            vec![good(), report(1, usages(&[1], &[0x31], &[5, 5]))],
+            Code::InvalidArgument,
+            "2 rates, and `levels` has 3 bits",
+        ),
+        (
+            vec![good(), report(1, usages(&[u32::MAX, 1], &[1, 1], &[5, 5]))],
+            Code::InvalidArgument,
+            "more than 32 bits",
+        ),
+        (vec![good(), report(1, holds)], Code::InvalidArgument, "customer 1 has 3 rates"),
+        (
+            vec![good(), report(2, nothing()), report(1, nothing())],
             Code::InvalidArgument,
             "have to rise",
         ),
@@ -91,9 +114,13 @@ async fn every_nonsense_ends_its_stream_with_the_reason_and_nobody_elses() {
 async fn a_message_that_is_too_large_is_refused() {
     let (_server, served) = quota(1).await;
     let mut client = client(served.url()).await;
-    let usages =
-        (0..100_000).map(|n| Usage { customer: n, used: vec![u64::MAX; 4], ..Usage::default() });
-    let report = Some(Usages { number: 1, usages: usages.collect() });
+    let report = Some(Usages {
+        number: 1,
+        customers: vec![1; 100_000],
+        levels: vec![1; 100_000],
+        rates: vec![u64::MAX; 100_000],
+        ..Usages::default()
+    });
     let large = TaskMessage { report, ..TaskMessage::default() };
     let status = say(&mut client, vec![hello("search", "t"), large]).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");

@@ -8,6 +8,7 @@ use rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
 use rls::rate_limit_service_client::RateLimitServiceClient;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
+use tidegate_quota::etcd::Etcd;
 use tidegate_quota::{Client, Election, Server, doorman, status};
 use tidegate_wire::proto::doorman as lease;
 use tidegate_wire::proto::doorman::capacity_client::CapacityClient;
@@ -96,6 +97,28 @@ impl Secured {
     async fn tasks(&self, service: &str) -> u32 {
         let status = self.server.status().await;
         status.services.iter().find(|found| found.service == service).unwrap().tasks
+    }
+}
+
+/// One that does not lead knows who does, and no services.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_tells_tasks_and_operators_who_leads_and_strangers_nothing() {
+    let authority = Authority::new();
+    let server = Server::stand(&config(CONFIG), Clock::monotonic()).unwrap();
+    let tls = Some(authority.server().into());
+    let served = Served::secured("127.0.0.1:0", server.router(), tls).await;
+    let url = format!("https://{}", served.address);
+    for (shows, service, sees) in [
+        (SEARCH, "", true),
+        (SEARCH, "search", true),
+        (SEARCH, "ads", false),
+        ("desk.example.org", "", true),
+        (BAD, "", false),
+        ("spiffe://prod/ns/stranger/sa/x", "", false),
+    ] {
+        let found = status(&url, service, Some(authority.client(shows))).await;
+        assert_eq!(found.is_ok(), sees, "{shows} {service}: {found:?}");
+        assert!(found.is_ok_and(|found| !found.leads && found.services.is_empty()) == sees);
     }
 }
 
@@ -319,4 +342,35 @@ async fn a_server_of_lists_that_is_served_without_certificates_lets_nobody_in() 
     let hello = TaskMessage { hello: Some(hello), ..TaskMessage::default() };
     let refused = client.report(futures_util::stream::iter([hello])).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+}
+
+/// An etcd that is spoken to with the wrong certificates says so in the middle of a handshake, and
+/// whoever runs the server has to know which file to change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_etcd_refuses_are_told_with_what_to_do() {
+    let (authority, strangers) = (Authority::new(), Authority::new());
+    let tls = Some(authority.server().into());
+    let served = Served::secured("127.0.0.1:0", axum::Router::new(), tls).await;
+    let url = format!("https://{}", served.address);
+    let file = std::env::temp_dir().join(format!("tidegate-stranger-{}", std::process::id()));
+    std::fs::create_dir_all(&file).unwrap();
+    strangers.write(&file, "quota.example.org");
+    let mut stranger = authority.client("");
+    let (cert, key) = (file.join("cert.pem"), file.join("key.pem"));
+    stranger.identity = Some(tidegate_tls::Identity::new(cert.clone(), key));
+    let shown = format!("refuses the certificate in {}", cert.display());
+    for (client, what, next) in [
+        (authority.client(""), "wants a certificate and is shown none", "`election.tls.cert`"),
+        (stranger, shown.as_str(), "`election.tls.cert`"),
+        (strangers.client("quota.example.org"), "is not believed", "`election.tls.ca`"),
+    ] {
+        let etcd = Etcd::secured([&url], Some(client), None).unwrap();
+        // Whatever is noticed first, the alert or a connection that is cut.
+        for _ in 0..5 {
+            let told = etcd.get("/q", Duration::from_secs(5)).await.unwrap_err().to_string();
+            assert!(told.contains(&format!("etcd at {url}/")), "{told}");
+            assert!(told.contains(what) && told.contains(next), "{told}");
+        }
+    }
+    std::fs::remove_dir_all(&file).unwrap();
 }

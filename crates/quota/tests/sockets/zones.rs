@@ -1,9 +1,13 @@
 //! A zone's server between its tasks and the global one.
 
 use crate::rig::{CONFIG, Served, ask, config, cpus, is_limited, task, until};
-use std::time::{Duration, UNIX_EPOCH};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate_quota::{Client, Election, Server};
+use tokio::net::TcpListener;
 
 /// A server that has nothing to learn.
 async fn serve(name: &str, text: &str) -> (Server, Served) {
@@ -55,5 +59,107 @@ async fn tasks_of_a_zone_are_told_what_the_global_server_leaves_them() {
         assert!(held > cpus(1.6) && held <= cpus(2.0), "{held}");
     }
     client.leave();
+    zone.stop().await;
+}
+
+/// What is led has to be written down first, and the disk is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_of_a_zone_that_fails_changes_nothing_and_is_heard_of_by_nobody_above() {
+    let above = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = above.local_addr().unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((call, _)) = above.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            kept.push(call);
+        }
+    });
+    let folder = std::env::temp_dir().join(format!("tidegate-whole-{}", std::process::id()));
+    let disk = folder.join("disk");
+    std::fs::create_dir_all(&disk).unwrap();
+    let election = Election::alone(Some(&disk.join("state")), SystemTime::now()).unwrap();
+    // Leases are of this server only, so there is nothing to ask above.
+    let none = format!(
+        "quota:\n  parent: {{ servers: ['http://{address}'] }}\n  doorman:\n    resources:\n    \
+         - {{ identifier_glob: '*', capacity: 1, algorithm: {{ kind: STATIC, lease_length: 60, \
+         refresh_interval: 5 }} }}\n"
+    );
+    let server = Server::start(&config(&none), election, Clock::monotonic()).unwrap();
+    let some = |name: &str| config(&format!("{none}  services: {{ {name}: {{ default: 1 }} }}\n"));
+    let led = async || {
+        let services = server.status().await.services;
+        services.into_iter().map(|service| service.service).collect::<Vec<_>>()
+    };
+    std::fs::remove_dir_all(&disk).unwrap();
+    for _ in 0..200 {
+        let failed = server.reload(&some("search")).await.unwrap_err();
+        assert!(failed.to_string().contains("cannot be read and written"), "{failed}");
+        assert!(led().await.is_empty());
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+    std::fs::create_dir_all(&disk).unwrap();
+    server.reload(&some("search")).await.unwrap();
+    assert_eq!(led().await, ["search"]);
+    until("it calls", || calls.load(Ordering::SeqCst) > 0).await;
+
+    std::fs::remove_dir_all(&disk).unwrap();
+    server.reload(&some("ads")).await.unwrap_err();
+    assert_eq!(led().await, ["search"], "who was to go is still there");
+    std::fs::create_dir_all(&disk).unwrap();
+    server.reload(&some("ads")).await.unwrap();
+    assert_eq!(led().await, ["ads"]);
+    server.stop().await;
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A server of the zone that leads by a later election than any before, and has to learn.
+async fn elected(address: SocketAddr, text: &str) -> (Server, Served) {
+    let election = Election::alone(None, SystemTime::now()).unwrap();
+    let server = Server::start(&config(text), election, Clock::monotonic()).unwrap();
+    let served = Served::at(&address.to_string(), server.router()).await;
+    (server, served)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_server_of_a_zone_takes_the_place_of_the_first() {
+    let (global, above) = serve("global-2", CONFIG).await;
+    let local = format!(
+        "quota:\n  parent: {{ servers: ['{}'], name: zone-a }}\n  services:\n    search: \
+         {{ default: 0.01, reports: {{ every: 20ms, round: 5ms }} }}\n",
+        above.url()
+    );
+    let (first, served) = serve("zone-2", &local).await;
+    // Where the next one will be; nobody is there yet.
+    let next = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let task = task("search");
+    let client = Client::builder([served.url(), format!("http://{next}")]).attach(&task).unwrap();
+    until("it has nearly all of a limit", || {
+        ask(&task, "bad", 40);
+        task.limits("bad").whole() > cpus(1.6) && is_limited(&task, "bad")
+    })
+    .await;
+    // The first is paused rather than ended: nobody takes leave of the global server.
+    served.stop().await;
+    let (zone, _served) = elected(next, &local).await;
+    let epoch = zone.epoch();
+    until("the task is with it", || {
+        ask(&task, "bad", 40);
+        let limit = task.limits("bad").whole();
+        assert!(limit > cpus(1.5) && limit <= cpus(2.0), "{limit}");
+        client.state().epoch == epoch && client.state().server.is_some()
+    })
+    .await;
+    for _ in 0..50 {
+        ask(&task, "bad", 40);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let limit = task.limits("bad").whole();
+        assert!(limit > cpus(1.5) && limit <= cpus(2.0), "{limit}");
+    }
+    let status = global.status().await;
+    let search = status.services.iter().find(|service| service.service == "search").unwrap();
+    assert_eq!(search.tasks, 1, "the zone is one task");
+    drop((client, first));
     zone.stop().await;
 }

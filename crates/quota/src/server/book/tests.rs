@@ -1,7 +1,11 @@
 use super::*;
 use crate::config::Config;
+use crate::message::{grants, write_usages};
 use crate::server::grpc::read;
-use tokio::sync::mpsc::Receiver;
+use crate::server::stream::{BACKLOG, Words};
+use prost::Message as _;
+use tidegate_core::fleet::{Limits, Usage};
+use tokio::sync::mpsc::{self, Receiver};
 
 const T0: Timestamp = Timestamp::from_secs(1);
 
@@ -15,7 +19,11 @@ fn hello(task: &str) -> wire::Hello {
     wire::Hello { service: "search".to_owned(), task: task.to_owned(), ..wire::Hello::default() }
 }
 
-type Inbox = Receiver<Result<ServerMessage, Status>>;
+type Inbox = Receiver<Words>;
+
+fn customers(message: &ServerMessage) -> Vec<wire::Customer> {
+    wire::Directory::decode(message.directory.clone()).unwrap().customers
+}
 
 fn open(book: &mut Book, task: &str) -> (StreamId, Inbox) {
     let (out, inbox) = mpsc::channel(BACKLOG);
@@ -23,7 +31,7 @@ fn open(book: &mut Book, task: &str) -> (StreamId, Inbox) {
 }
 
 /// The last thing that was said on a stream.
-fn last(inbox: &mut Inbox) -> Option<Result<ServerMessage, Status>> {
+fn last(inbox: &mut Inbox) -> Option<Words> {
     let mut last = None;
     while let Ok(message) = inbox.try_recv() {
         last = Some(message);
@@ -31,13 +39,15 @@ fn last(inbox: &mut Inbox) -> Option<Result<ServerMessage, Status>> {
     last
 }
 
-fn report(number: u64, usages: Vec<wire::Usage>) -> Said {
-    let report = Some(wire::Usages { number, usages });
+fn report(number: u64, usages: Vec<Usage>) -> Said {
+    let report = Some(write_usages(number, usages));
     read(wire::TaskMessage { report, ..wire::TaskMessage::default() }).unwrap()
 }
 
-fn wants(customer: u32, rate: u64) -> wire::Usage {
-    wire::Usage { customer, demand: vec![0, 0, rate, 0], ..wire::Usage::default() }
+fn wants(customer: u32, rate: u64) -> Usage {
+    let demand = [0, 0, rate, 0].map(CostRate::from_nanos_per_sec);
+    let used = [CostRate::ZERO; 4];
+    Usage { customer: CustomerId(customer), used, demand, has: None }
 }
 
 #[test]
@@ -49,11 +59,30 @@ fn a_welcome_names_all_customers_and_what_to_agree_on() {
     assert_eq!((welcome.joined, welcome.report_every_ms), (true, 2_000));
     assert_eq!((welcome.hold_ms, welcome.tau_ms), (60_000, 8_000));
     assert_eq!(welcome.task.unwrap().epoch, 7);
-    let named: Vec<_> =
-        message.customers.iter().map(|c| (c.name.as_str(), c.number, c.unseen[3])).collect();
+    let customers = customers(&message);
+    let named: Vec<_> = customers.iter().map(|c| (c.name.as_str(), c.number, c.aside[3])).collect();
     // A hundredth, of which each of 64 places has its part.
-    assert_eq!(named, [("a", 1, 10_000_000), ("b", 2, 1_000_000), ("", 0, 156_250)]);
+    assert_eq!(named, [("a", 1, 640_000_000), ("b", 2, 64_000_000), ("", 0, 10_000_000)]);
+    assert_eq!(message.places, 64);
     assert!(!message.learning);
+}
+
+/// Memory is an account of its own: it is shown, and moves no limit of CPU time.
+#[test]
+fn limits_of_memory_are_in_the_status_and_nowhere_else() {
+    let mut book = book("{ default: 1, customers: { a: 64, b: 64 } }");
+    let (_, mut inbox) = open(&mut book, "t");
+    let _ = last(&mut inbox);
+    let text = "quota: { services: { search: { capacity: { memory: 4KiB }, default: 1, customers: \
+                { a: { cpu: 64, memory: 1KiB }, b: 64 } } } }";
+    let config = Config::parse("test.yaml", text).unwrap();
+    book.reload(config.services["search"].clone());
+    book.tick(T0, 0);
+    assert!(last(&mut inbox).is_none(), "no task is told of it");
+    let status = book.status("search");
+    let customers = status.customers.iter().map(|found| (found.name.as_str(), found.memory));
+    assert_eq!(customers.collect::<Vec<_>>(), [("", 0), ("a", 1_024), ("b", 0)]);
+    assert_eq!((status.memory, status.capacity), (4_096, 0));
 }
 
 #[test]
@@ -65,17 +94,18 @@ fn only_what_changed_is_said_and_once_a_round() {
     assert!(inbox.try_recv().is_err(), "everything waits for the round");
     book.tick(T0, 0);
     let message = inbox.try_recv().unwrap().unwrap();
-    assert_eq!((message.answers, message.grants.len()), (1, 1));
-    assert_eq!((message.grants[0].customer, message.customers.len()), (1, 0));
+    let granted = message.grants.unwrap();
+    assert_eq!((message.answers, granted.customers.as_slice()), (1, &[1][..]));
+    assert!(message.directory.is_empty() && message.acknowledge);
     book.tick(T0, 0);
     assert!(inbox.try_recv().is_err(), "there is nothing to say");
-    let acked = Some(wire::Generation { epoch: 7, number: message.grants[0].number });
+    let acked = Some(wire::Generation { epoch: 7, number: granted.number });
     let said = wire::TaskMessage { acked, ..wire::TaskMessage::default() };
     book.hear(id, &read(said).unwrap(), T0);
     book.hear(id, &report(2, vec![wants(1, 5_000)]), T0);
     book.tick(T0, 0);
     let message = inbox.try_recv().unwrap().unwrap();
-    assert_eq!((message.answers, message.grants.len()), (2, 0));
+    assert_eq!((message.answers, message.grants), (2, None));
 }
 
 #[test]
@@ -101,17 +131,18 @@ fn whatever_is_reported_counts_within_bounds() {
     // A million customers that nobody has configured are everyone else.
     let crowd = (0..1_000_000).map(|n| wants(n + 2, 1)).collect();
     book.hear(id, &report(1, crowd), T0);
-    let huge = wire::Usage {
-        customer: 1,
-        used: vec![u64::MAX; 4],
-        demand: vec![u64::MAX; 4],
-        has: vec![u64::MAX; 4],
+    let huge = Usage {
+        customer: CustomerId(1),
+        used: [CostRate::MAX; 4],
+        demand: [CostRate::MAX; 4],
+        has: Some(Limits::UNLIMITED),
     };
-    book.hear(id, &report(2, vec![huge.clone(), huge]), T0);
+    book.hear(id, &report(2, vec![huge, huge]), T0);
     book.tick(T0, 0);
     let message = last(&mut inbox).unwrap().unwrap();
-    let one = CostRate::from_cpus(1.0).unwrap().as_nanos_per_sec();
-    assert!(message.grants.iter().all(|grant| grant.limits.iter().all(|rate| *rate <= one)));
+    let one = CostRate::from_cpus(1.0).unwrap();
+    let granted = message.grants.unwrap();
+    assert!(grants(&granted).unwrap().all(|(_, limits)| limits.whole() <= one));
     let status = book.status("search");
     assert_eq!(status.customers.len(), 2);
     assert!(status.customers.iter().all(|customer| customer.tasks <= 1));
@@ -132,9 +163,9 @@ fn a_new_customer_waits_for_the_place_of_one_that_is_still_taken_back() {
     let mut named = None;
     for number in 2..8 {
         while let Ok(Ok(message)) = inbox.try_recv() {
-            named = message.customers.iter().find(|customer| customer.name == "b").cloned();
-            if let Some(grant) = message.grants.last() {
-                let acked = Some(wire::Generation { epoch: 7, number: grant.number });
+            named = customers(&message).into_iter().find(|customer| customer.name == "b");
+            if let Some(granted) = &message.grants {
+                let acked = Some(wire::Generation { epoch: 7, number: granted.number });
                 let said = wire::TaskMessage { acked, ..wire::TaskMessage::default() };
                 book.hear(id, &read(said).unwrap(), T0);
             }
@@ -183,4 +214,132 @@ fn whoever_leaves_is_gone_and_whoever_closes_may_come_back() {
     open(&mut book, "c");
     let (out, _inbox) = mpsc::channel(BACKLOG);
     assert!(book.open(&hello("d"), out, T0).is_err(), "b counts until its lease has ended");
+}
+
+#[test]
+fn a_leader_that_comes_before_another_is_told_what_to_do() {
+    for (elected, remedy) in [(false, "name a file `state`"), (true, "Delete the key `base`")] {
+        let mut book = book("{ default: 1 }").elected(elected);
+        let (out, _inbox) = mpsc::channel(BACKLOG);
+        let status = book.open(&wire::Hello { epoch_seen: 8, ..hello("t") }, out, T0).unwrap_err();
+        assert!(status.message().contains(remedy), "{status}");
+    }
+}
+
+/// A report that comes in the middle of a round is answered by the next, which knows all of it.
+#[test]
+fn a_report_is_answered_by_the_first_round_that_began_after_it() {
+    let mut book = book("{ default: 1, customers: { a: 64 } }");
+    let (id, mut inbox) = open(&mut book, "t");
+    let _ = last(&mut inbox);
+    book.begin(T0, 0);
+    assert!(book.step(T0) && book.is_amid());
+    book.hear(id, &report(1, vec![wants(1, 5_000)]), T0);
+    while book.step(T0) {}
+    assert!(last(&mut inbox).is_none());
+    book.tick(T0, 0);
+    let message = last(&mut inbox).unwrap().unwrap();
+    assert_eq!((message.answers, message.grants.unwrap().customers), (1, vec![1]));
+}
+
+/// What is told names the last report that the round has seen, though there is a later one.
+#[test]
+fn limits_that_go_out_answer_no_report_that_came_after_the_round_began() {
+    let mut book = book("{ default: 1, customers: { a: 64 } }");
+    let (id, mut inbox) = open(&mut book, "t");
+    let _ = last(&mut inbox);
+    book.hear(id, &report(1, vec![wants(1, 5_000)]), T0);
+    book.begin(T0, 0);
+    assert!(book.step(T0) && book.is_amid());
+    book.hear(id, &report(2, vec![wants(1, 9_000_000_000)]), T0);
+    book.hear(id, &report(3, vec![wants(1, 9_000_000_000)]), T0);
+    while book.step(T0) {}
+    let message = last(&mut inbox).unwrap().unwrap();
+    assert_eq!((message.answers, message.grants.is_some()), (1, true));
+    // There is nothing to tell but that the others were seen, too.
+    book.tick(T0, 0);
+    assert_eq!(last(&mut inbox).unwrap().unwrap().answers, 3);
+    book.tick(T0, 0);
+    assert!(last(&mut inbox).is_none(), "once is enough");
+}
+
+/// Both changes wait for the round in which the task hears of them.
+#[test]
+fn a_customer_that_is_changed_and_then_removed_within_a_round_is_gone() {
+    let mut book = book("{ default: 1, customers: { a: 64, b: 64 } }");
+    let (_, mut inbox) = open(&mut book, "t");
+    let _ = last(&mut inbox);
+    let mut service = book.service.clone();
+    for name in ["a", "b"] {
+        let limits = Limits::total(CostRate::from_cpus(32.0).unwrap());
+        service.customers.insert(name.to_owned(), limits);
+    }
+    book.reload(service.clone());
+    service.customers.remove("a");
+    book.reload(service.clone());
+    // Somebody new comes in the same round.
+    service.customers.insert("c".to_owned(), service.customers["b"]);
+    book.reload(service);
+    book.tick(T0, 0);
+    let message = last(&mut inbox).unwrap().unwrap();
+    assert_eq!(message.gone, [1]);
+    let named: Vec<_> = customers(&message).into_iter().map(|c| (c.name, c.number)).collect();
+    assert_eq!(named, [("b".to_owned(), 2), ("c".to_owned(), 1)], "it has the place");
+}
+
+/// A busy leader tells a task once for each of its reports.
+#[test]
+fn a_leader_that_saves_messages_waits_for_reports_and_acknowledgements_with_them() {
+    let mut book = book("{ default: 1, customers: { a: 64 } }");
+    book.save_messages(true);
+    let (first, mut inbox) = open(&mut book, "t");
+    let (second, mut other) = open(&mut book, "u");
+    let _ = (last(&mut inbox), last(&mut other));
+    book.hear(first, &report(1, vec![wants(1, 5_000)]), T0);
+    book.tick(T0, 0);
+    let message = last(&mut inbox).unwrap().unwrap();
+    assert!(message.grants.is_some() && !message.acknowledge);
+    // Others want so much that the first gets less: it hears of that when it reports.
+    let acked = Some(wire::Generation { epoch: 7, number: message.grants.unwrap().number });
+    book.hear(first, &read(wire::TaskMessage { acked, ..Default::default() }).unwrap(), T0);
+    book.hear(second, &report(1, vec![wants(1, u64::MAX / 2)]), T0);
+    book.tick(T0, 0);
+    assert!(last(&mut inbox).is_none() && last(&mut other).is_some());
+    book.hear(first, &report(2, vec![wants(1, 5_000)]), T0);
+    book.tick(T0, 0);
+    let message = last(&mut inbox).unwrap().unwrap();
+    assert_eq!((message.answers, message.grants.is_some()), (2, true));
+}
+
+#[test]
+fn who_takes_anothers_place_is_told_what_that_had_by_a_busy_leader_too() {
+    let mut book = book("{ default: 1, customers: { a: 64 } }");
+    let elect = |book: &mut Book, reign| {
+        let (out, inbox) = mpsc::channel(BACKLOG);
+        (book.open(&wire::Hello { reign, ..hello("zone") }, out, T0).unwrap(), inbox)
+    };
+    let (first, mut inbox) = elect(&mut book, 1);
+    book.hear(first, &report(1, vec![wants(1, 5_000)]), T0);
+    book.tick(T0, 0);
+    assert!(last(&mut inbox).unwrap().unwrap().grants.is_some());
+    book.save_messages(true);
+    // It has nothing to report before that.
+    let (_, mut inbox) = elect(&mut book, 2);
+    assert!(!inbox.try_recv().unwrap().unwrap().welcome.unwrap().joined);
+    book.tick(T0, 0);
+    let message = last(&mut inbox).unwrap().unwrap();
+    assert_eq!(message.grants.unwrap().customers, [1]);
+}
+
+#[test]
+fn nobody_resumes_what_another_has_joined_by_its_name() {
+    let mut book = book("{ default: 1, customers: { a: 64 } }");
+    let (_, mut inbox) = open(&mut book, "t");
+    let task = inbox.try_recv().unwrap().unwrap().welcome.unwrap().task;
+    for (name, joined) in [("t", false), ("u", true)] {
+        let (out, mut inbox) = mpsc::channel(BACKLOG);
+        book.open(&wire::Hello { resumes: task, ..hello(name) }, out, T0).unwrap();
+        let welcome = inbox.try_recv().unwrap().unwrap().welcome.unwrap();
+        assert_eq!((welcome.joined, welcome.task != task), (joined, joined), "{name}");
+    }
 }

@@ -1,0 +1,259 @@
+//! The streams of a service's tasks: what each is about to be told.
+
+use super::book::Rounds;
+use crate::message::{lines, write_directory, write_grant};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use core::ops::Range;
+use prost::Message as _;
+use tidegate_core::Timestamp;
+use tidegate_core::fleet::{Change, Fleet, Generation, TaskId};
+use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// Messages for one task that were not sent yet: a second's worth. Who is further behind than that
+/// is better off with a new stream.
+pub(crate) const BACKLOG: usize = 8;
+
+/// What a task is told, or why it is told nothing more. In a box, as channels keep room for many.
+pub(crate) type Words = Result<Box<ServerMessage>, Status>;
+pub(crate) type Out = mpsc::Sender<Words>;
+
+/// Which stream of which task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamId {
+    pub(super) task: TaskId,
+    serial: u64,
+}
+
+/// What a task said, as far as it makes sense by itself.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// Checked: [`lines`] finds what it needs.
+    pub(crate) report: Option<wire::Usages>,
+    pub(crate) acked: Option<Generation>,
+    pub(crate) leaves: bool,
+}
+
+/// How tasks are told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Telling {
+    pub(super) learning: bool,
+    /// Only those that have reported, and those that have yet to.
+    pub(super) saves: bool,
+    /// Which round it is.
+    pub(super) round: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    id: StreamId,
+    out: Out,
+    /// The last report that came.
+    number: u64,
+    /// The last that a round has seen which is over or under way, and the last that was answered.
+    seen: u64,
+    answered: u64,
+    /// One that no round has seen yet, and how many had begun when it came.
+    fresh: Option<(u64, u64)>,
+    /// What else to say.
+    next: Option<Box<ServerMessage>>,
+}
+
+impl Stream {
+    /// What to say next.
+    pub(super) fn next(&mut self) -> &mut ServerMessage {
+        self.next.get_or_insert_default()
+    }
+
+    pub(super) fn grant(&mut self, change: &Change) {
+        let grants = self.next().grants.get_or_insert_default();
+        grants.number = grants.number.max(change.generation.number);
+        if change.revoked {
+            grants.revoked.push(change.customer.0);
+        } else {
+            write_grant(grants, change.customer, change.limits);
+        }
+    }
+
+    /// Some customers are new, or have other limits. Directories that follow each other are one.
+    pub(super) fn introduce(&mut self, customers: &Bytes) {
+        if customers.is_empty() {
+            return;
+        }
+        let directory = &mut self.next().directory;
+        if directory.is_empty() {
+            directory.clone_from(customers);
+        } else {
+            let mut both = BytesMut::with_capacity(directory.len() + customers.len());
+            both.put_slice(directory);
+            both.put_slice(customers);
+            *directory = both.freeze();
+        }
+    }
+
+    /// Some customers are gone. Whatever it was to be told of them is, too: a task strikes them off
+    /// before it reads who is new.
+    pub(super) fn retire(&mut self, gone: &[u32]) {
+        if gone.is_empty() {
+            return;
+        }
+        let next = self.next();
+        next.gone.extend(gone);
+        if !next.directory.is_empty() {
+            // It was written here.
+            let waiting = wire::Directory::decode(next.directory.clone()).unwrap_or_default();
+            let mut customers = waiting.customers;
+            customers.retain(|customer| !gone.contains(&customer.number));
+            next.directory = write_directory(customers);
+        }
+    }
+
+    /// Ends it with what is wrong.
+    pub(super) fn end(&self, status: Status) {
+        // One that does not read does not learn why, either.
+        let _ = self.out.try_send(Err(status));
+    }
+
+    /// Takes in what the task said.
+    pub(super) fn take(
+        &mut self,
+        fleet: &mut Fleet,
+        task: TaskId,
+        said: &Said,
+        rounds: Rounds,
+        now: Timestamp,
+    ) -> Result<(), Status> {
+        if let Some(report) = &said.report {
+            if report.number <= self.number {
+                return Err(Status::invalid_argument(format!(
+                    "report {} came after report {}: numbers have to rise",
+                    report.number, self.number
+                )));
+            }
+            self.number = report.number;
+            let answer = fleet.report(task, said.acked, lines(report), now);
+            let answer = answer.map_err(|_| not_joined())?;
+            if !answer.renewed {
+                return Err(Status::deadline_exceeded(
+                    "grants were not acknowledged for too long: open a new stream",
+                ));
+            }
+            // The round that is under way has seen the one before, unless it came as late.
+            self.look(rounds.begun);
+            self.fresh = Some((rounds.begun, report.number));
+        } else if let Some(acked) = said.acked {
+            fleet.acknowledge(task, acked, now).map_err(|_| not_joined())?;
+        }
+        Ok(())
+    }
+
+    /// The `round`th round has seen all reports that came before it began.
+    fn look(&mut self, round: u64) {
+        if let Some((_, number)) = self.fresh.take_if(|(begun, _)| *begun < round) {
+            self.seen = number;
+        }
+    }
+
+    /// Sends what there is to say, if anything. Returns whether the task still listens.
+    fn tell(&mut self, how: Telling) -> bool {
+        self.look(how.round);
+        let due = self.seen > self.answered;
+        // Who takes another's place reports when it was told what that one had.
+        let saves = how.saves && self.number > 0;
+        if !due && (saves || self.next.is_none()) {
+            return !self.out.is_closed();
+        }
+        self.answered = self.seen;
+        let mut message = self.next.take().unwrap_or_default();
+        (message.answers, message.learning) = (self.seen, how.learning);
+        message.acknowledge = !how.saves;
+        self.out.try_send(Ok(message)).is_ok()
+    }
+}
+
+fn not_joined() -> Status {
+    Status::aborted(
+        "the task is not known any more, or another process has joined by its name: open a new \
+         stream; if this happens again and again, two tasks have one name",
+    )
+}
+
+/// All streams, at the slots of their tasks.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    slots: Vec<Option<Stream>>,
+    serials: u64,
+    count: usize,
+}
+
+impl Streams {
+    /// A task opened a stream, and is welcome. One that it had before has ended.
+    pub(super) fn open(
+        &mut self,
+        task: TaskId,
+        out: Out,
+        welcome: ServerMessage,
+        learning: bool,
+    ) -> StreamId {
+        self.serials += 1;
+        let id = StreamId { task, serial: self.serials };
+        let next = Some(Box::new(welcome));
+        let (number, seen, answered, fresh) = (0, 0, 0, None);
+        let mut stream = Stream { id, out, number, seen, answered, fresh, next };
+        let slot = task.slot();
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        // The channel is new and so has room.
+        if stream.tell(Telling { learning, saves: false, round: 0 }) {
+            match self.slots[slot].replace(stream) {
+                // The task that had the slot before is not known any more.
+                Some(other) if other.id.task != task => other.end(not_joined()),
+                Some(_) => {}
+                None => self.count += 1,
+            }
+        }
+        id
+    }
+
+    pub(super) fn close(&mut self, id: StreamId) {
+        if self.get(id).is_some() {
+            self.slots[id.task.slot()] = None;
+            self.count -= 1;
+        }
+    }
+
+    pub(super) fn get(&mut self, id: StreamId) -> Option<&mut Stream> {
+        self.slots.get_mut(id.task.slot())?.as_mut().filter(|stream| stream.id == id)
+    }
+
+    pub(super) fn of(&mut self, task: TaskId) -> Option<&mut Stream> {
+        self.slots.get_mut(task.slot())?.as_mut().filter(|stream| stream.id.task == task)
+    }
+
+    pub(super) fn each(&mut self, visit: impl FnMut(&mut Stream)) {
+        self.slots.iter_mut().flatten().for_each(visit);
+    }
+
+    /// How many there are.
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many places there are for them.
+    pub(super) const fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Tells the tasks at these places what there is to say; who does not listen loses its stream.
+    pub(super) fn tell(&mut self, places: Range<usize>, how: Telling) {
+        let end = places.end.min(self.slots.len());
+        for slot in &mut self.slots[places.start.min(end)..end] {
+            if slot.as_mut().is_some_and(|stream| !stream.tell(how)) {
+                *slot = None;
+                self.count -= 1;
+            }
+        }
+    }
+}
