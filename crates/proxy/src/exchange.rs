@@ -13,68 +13,127 @@ use crate::refuse::Refusal;
 use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use core::time::Duration;
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::sync::Arc;
-use tidegate::serve::RequestBody;
+use tidegate::serve::{Peer, RequestBody, Stay};
 use tidegate::server::Ticket;
 use tidegate_wire::protocol::Protocol;
 
-/// Hands `request` on and answers with what comes back.
-pub(crate) async fn forward(
-    pool: Arc<Pool<RequestBody>>,
-    answer_timeout: Option<Duration>,
+/// What becomes of a request that is handed on.
+pub(crate) enum Handed<T> {
+    /// It cannot be.
+    Answered(T),
+    /// It is on its way; `sent` if the program may know of it already.
+    Under { way: Pin<Box<dyn Future<Output = T> + Send>>, sent: bool },
+}
+
+/// An answer, from the program or in its place.
+pub(crate) type Answer = Response<ProxyBody<Leased<RequestBody>>>;
+
+/// Hands `request` on, and makes with `finish` what is wanted of what comes back.
+///
+/// Nearly all requests find a free connection of HTTP/1, and are handed to it here and now: what
+/// then waits is small, where a request that is moved from future to future would be copied with
+/// each.
+pub(crate) fn forward<T: 'static>(
+    pool: &Arc<Pool<RequestBody>>,
     mut request: Request<RequestBody>,
     ticket: Ticket,
-) -> Response<ProxyBody<Leased<RequestBody>>> {
-    let protocol = ticket.protocol();
-    let refuse = |mut ticket: Ticket, refusal: Refusal| {
-        if refusal == Refusal::TooLate {
-            ticket.failed();
-        } else {
-            ticket.unserved();
+    wish: Option<Wish>,
+    finish: impl FnOnce(Answer) -> T + Send + 'static,
+) -> Handed<T> {
+    let grpc = ticket.protocol() == Protocol::Grpc;
+    let Some(http2) = pool.is_http2(grpc, wish.is_some()) else {
+        let pool = Arc::clone(pool);
+        let way = Box::pin(async move { finish(ask_first(pool, request, ticket, wish).await) });
+        return Handed::Under { way, sent: false };
+    };
+    let client = match address(&mut request, http2, wish) {
+        Ok(client) => client,
+        Err(refusal) => return Handed::Answered(finish(refuse(ticket, refusal))),
+    };
+    if !http2 {
+        match pool.begin(request) {
+            Ok(sent) => {
+                let way = Box::pin(async move { finish(settle(sent.await, ticket, client)) });
+                return Handed::Under { way, sent: true };
+            }
+            Err(back) => request = back,
         }
-        refusal.respond(protocol).map(ProxyBody::ours)
-    };
-    let upgrade = hop::wants_upgrade(&request);
-    let http2 = match pool.is_http2(protocol == Protocol::Grpc, upgrade) {
-        Some(known) => known,
-        None => match pool.ask().await {
-            Ok(http2) => http2,
-            Err(_) => return refuse(ticket, Refusal::Unreachable),
-        },
-    };
-    let upgrade = !http2 && upgrade;
-    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
+    }
+    let pool = Arc::clone(pool);
+    let way = Box::pin(async move {
+        let sent = pool.send_in_time(request, http2).await;
+        finish(settle(sent, ticket, client))
+    });
+    Handed::Under { way, sent: false }
+}
+
+/// The same, to a program of which nobody knows yet what it speaks.
+async fn ask_first(
+    pool: Arc<Pool<RequestBody>>,
+    mut request: Request<RequestBody>,
+    ticket: Ticket,
+    wish: Option<Wish>,
+) -> Answer {
+    let Ok(http2) = pool.ask().await else { return refuse(ticket, Refusal::Unreachable) };
+    match address(&mut request, http2, wish) {
+        Ok(client) => settle(pool.send_in_time(request, http2).await, ticket, client),
+        Err(refusal) => refuse(ticket, refusal),
+    }
+}
+
+/// Makes of a request one that goes to the program.
+fn address(
+    request: &mut Request<RequestBody>,
+    http2: bool,
+    wish: Option<Wish>,
+) -> Result<Option<Tunnel>, Refusal> {
+    let wish = wish.filter(|_| !http2);
+    let upgrade = wish.is_some();
+    let client = wish.map(|wish| wish.tunnel(request));
     // What we keep of a request in its extensions is nothing for hyper to carry along.
     request.extensions_mut().clear();
-    match hop::outgoing(&mut request, http2, upgrade) {
-        Ok(()) => {}
-        Err(Unforwardable::Connect) => return refuse(ticket, Refusal::NoTunnels),
-        Err(Unforwardable::Host) => return refuse(ticket, Refusal::BadRequest),
-    }
-    let sent = pool.send(request, http2);
-    let sent = match answer_timeout {
-        Some(limit) => tokio::time::timeout(limit, sent).await,
-        None => Ok(sent.await),
-    };
+    hop::outgoing(request, http2, upgrade).map_err(|wrong| match wrong {
+        Unforwardable::Connect => Refusal::NoTunnels,
+        Unforwardable::Host => Refusal::BadRequest,
+    })?;
+    Ok(client)
+}
+
+fn settle(
+    sent: Option<Result<Response<Leased<RequestBody>>, Failure>>,
+    ticket: Ticket,
+    client: Option<Tunnel>,
+) -> Answer {
     match sent {
-        Ok(Ok(answer)) => answered(answer, ticket, client),
-        Ok(Err(Failure::Broken(_))) => refuse(ticket, Refusal::Broken),
-        Ok(Err(_)) => refuse(ticket, Refusal::Unreachable),
-        Err(_) => refuse(ticket, Refusal::TooLate),
+        Some(Ok(answer)) => answered(answer, ticket, client),
+        Some(Err(Failure::Broken(_))) => refuse(ticket, Refusal::Broken),
+        Some(Err(_)) => refuse(ticket, Refusal::Unreachable),
+        None => refuse(ticket, Refusal::TooLate),
     }
+}
+
+#[cold]
+fn refuse(mut ticket: Ticket, refusal: Refusal) -> Answer {
+    let protocol = ticket.protocol();
+    if refusal == Refusal::TooLate {
+        ticket.failed();
+    } else {
+        ticket.unserved();
+    }
+    refusal.respond(protocol).map(ProxyBody::ours)
 }
 
 /// The head of the answer has come.
 pub(crate) fn answered<B>(
     mut response: Response<B>,
     mut ticket: Ticket,
-    client: Option<OnUpgrade>,
+    client: Option<Tunnel>,
 ) -> Response<ProxyBody<B>>
 where
     B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
@@ -87,20 +146,44 @@ where
     let (mut head, incoming) = response.into_parts();
     let over = incoming.is_end_stream();
     ticket.answered(head.status, &mut head.headers, over);
-    let body = Forwarded { incoming, ticket: Some(ticket).filter(|_| !over) };
     if over {
         return Response::from_parts(head, ProxyBody::ours(Bytes::new()));
     }
+    let body = Box::new(Forwarded { incoming, ticket: Some(ticket) });
     Response::from_parts(head, ProxyBody { kind: Kind::Theirs(body) })
+}
+
+/// A request's wish to change the protocol of its connection.
+pub(crate) struct Wish {
+    /// What follows is no HTTP, but a connection of somebody's all the same.
+    stay: Option<Stay>,
+}
+
+impl Wish {
+    /// Nothing if it has none.
+    pub(crate) fn of<B>(request: &Request<B>, peer: &Peer) -> Option<Self> {
+        hop::wants_upgrade(request).then(|| Self { stay: peer.stay() })
+    }
+
+    /// To be asked before the request is handed on.
+    pub(crate) fn tunnel<B>(self, request: &mut Request<B>) -> Tunnel {
+        Tunnel { client: hyper::upgrade::on(request), stay: self.stay }
+    }
+}
+
+/// The near end of a connection that may be about to change its protocol.
+pub(crate) struct Tunnel {
+    client: OnUpgrade,
+    stay: Option<Stay>,
 }
 
 /// The program changes the protocol: what follows is none of our business, and no request.
 fn switched<B: Send + 'static>(
     mut response: Response<B>,
     mut ticket: Ticket,
-    client: Option<OnUpgrade>,
+    client: Option<Tunnel>,
 ) -> Response<ProxyBody<B>> {
-    let Some(client) = client else {
+    let Some(Tunnel { client, stay }) = client else {
         // Nobody has asked for that.
         ticket.failed();
         return Refusal::Broken.respond(ticket.protocol()).map(ProxyBody::ours);
@@ -115,8 +198,8 @@ fn switched<B: Send + 'static>(
     }
     ticket.answered(head.status, &mut head.headers, true);
     tokio::spawn(async move {
-        // Its connection.
-        let _body = body;
+        // Its connection, and its caller's place.
+        let _held = (body, stay);
         // If one of them does not come, there is nobody to tell.
         if let (Ok(client), Ok(program)) = tokio::join!(client, program) {
             let (mut client, mut program) = (TokioIo::new(client), TokioIo::new(program));
@@ -135,7 +218,8 @@ pub(crate) struct ProxyBody<B> {
 #[derive(Debug)]
 enum Kind<B> {
     Ours(Option<Bytes>),
-    Theirs(Forwarded<B>),
+    /// On the heap: an answer is moved through many hands before anybody reads its body.
+    Theirs(Box<Forwarded<B>>),
 }
 
 impl<B> ProxyBody<B> {

@@ -193,6 +193,8 @@ pub struct Heirs {
     /// By device and number, as a successor puts its own in the same place.
     file: (u64, u64),
     listener: UnixListener,
+    /// Whether the place is a successor's, or may be.
+    given: bool,
 }
 
 impl Heirs {
@@ -211,7 +213,8 @@ impl Heirs {
             .and_then(|found| std::fs::rename(&own, path).map(|()| found));
         match placed {
             Ok(found) => {
-                Ok(Self { path: path.to_owned(), file: (found.dev(), found.ino()), listener })
+                let (path, file) = (path.to_owned(), (found.dev(), found.ino()));
+                Ok(Self { path, file, listener, given: false })
             }
             Err(source) => {
                 let _ = std::fs::remove_file(&own);
@@ -223,7 +226,7 @@ impl Heirs {
     /// Hands over to the first who asks, and comes to serve. One at a time: the next waits until
     /// the first has given up. `told` hears of those who have.
     pub async fn hand_over(
-        self,
+        mut self,
         current: watch::Receiver<Incumbent>,
         told: impl Fn(HandoverError),
     ) {
@@ -234,16 +237,24 @@ impl Heirs {
                 continue;
             };
             let incumbent = current.borrow().clone();
+            // A successor may be there before it is heard, if this one ends meanwhile.
+            self.given = true;
             match converse(io, &incumbent, &current).await {
                 Ok(()) => return,
                 Err(error) => told(error),
             }
+            self.given = false;
         }
     }
 }
 
 impl Drop for Heirs {
     fn drop(&mut self) {
+        // A successor puts its own there. To look whose it is and then to remove it would now and
+        // then remove that one: it may come in between.
+        if self.given {
+            return;
+        }
         let still = |found: std::fs::Metadata| (found.dev(), found.ino()) == self.file;
         if std::fs::symlink_metadata(&self.path).is_ok_and(still) {
             let _ = std::fs::remove_file(&self.path);

@@ -63,11 +63,60 @@ fn names(headers: &HeaderMap, token: &str) -> bool {
     values.any(|value| value.split(',').any(|name| name.trim().eq_ignore_ascii_case(token)))
 }
 
+/// What of a head matters here, found in one pass over it. A look-up by name hashes, and costs as
+/// much as to go past several headers; there would be two dozen look-ups of what is seldom there.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    connection: bool,
+    /// Any other that is for one connection only.
+    hop: bool,
+    expect: bool,
+    hosts: usize,
+    cookies: usize,
+}
+
+impl Seen {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut seen = Self::default();
+        for (name, _) in headers {
+            match name.as_str() {
+                "host" => seen.hosts += 1,
+                "cookie" => seen.cookies += 1,
+                "expect" => seen.expect = true,
+                "connection" => seen.connection = true,
+                "keep-alive"
+                | "proxy-connection"
+                | "http2-settings"
+                | "transfer-encoding"
+                | "upgrade"
+                | "proxy-authenticate"
+                | "proxy-authorization"
+                | "te" => {
+                    seen.hop = true;
+                }
+                _ => {}
+            }
+        }
+        seen
+    }
+}
+
 /// Takes out what is for this connection only.
 pub fn strip(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
+    strip_seen(headers, Seen::of(headers));
+}
+
+fn strip_seen(headers: &mut HeaderMap, seen: Seen) {
+    if seen.connection {
         strip_named(headers);
     }
+    if seen.hop {
+        strip_hop(headers);
+    }
+}
+
+#[cold]
+fn strip_hop(headers: &mut HeaderMap) {
     for name in [&KEEP_ALIVE, &PROXY_CONNECTION, &HTTP2_SETTINGS] {
         headers.remove(name);
     }
@@ -106,7 +155,10 @@ fn strip_named(headers: &mut HeaderMap) {
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .map(str::trim)
+        // What nearly all of them say, and no name of a header that would pass otherwise.
+        .filter(|name| !["keep-alive", "close"].iter().any(|word| name.eq_ignore_ascii_case(word)))
+        .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
         .filter(|name| name != HOST && name != http::header::CONTENT_LENGTH && name != TE)
         .collect();
     for name in named {
@@ -128,21 +180,24 @@ pub fn outgoing<B>(
     let version = request.version();
     let protocol = if upgrade { request.headers().get(UPGRADE).cloned() } else { None };
     let headers = request.headers_mut();
-    strip(headers);
-    // We ask the client for the body ourselves, by reading it.
-    headers.remove(EXPECT);
+    let seen = Seen::of(headers);
+    strip_seen(headers, seen);
+    if seen.expect {
+        // We ask the client for the body ourselves, by reading it.
+        headers.remove(EXPECT);
+    }
     headers.append(VIA, via(version));
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    if headers.get_all(HOST).iter().count() > 1 {
+    if seen.hosts > 1 {
         return Err(Unforwardable::Host);
     }
-    if http2 { to_http2(request) } else { to_http1(request) }
+    if http2 { to_http2(request) } else { to_http1(request, seen) }
 }
 
-fn to_http1<B>(request: &mut Request<B>) -> Result<(), Unforwardable> {
+fn to_http1<B>(request: &mut Request<B>, seen: Seen) -> Result<(), Unforwardable> {
     *request.version_mut() = Version::HTTP_11;
     // Whoever gives a whole URI means that host, whatever the header says (RFC 9112, 3.2.2).
     if let Some(authority) = request.uri().authority() {
@@ -150,12 +205,14 @@ fn to_http1<B>(request: &mut Request<B>) -> Result<(), Unforwardable> {
         let host = host.map_err(|_| Unforwardable::Host)?;
         request.headers_mut().insert(HOST, host);
         *request.uri_mut() = path_only(request.uri());
-    } else if !request.headers().contains_key(HOST) {
+    } else if seen.hosts == 0 {
         // HTTP/1.0 has none; the program speaks HTTP/1.1 to us and needs one.
         request.headers_mut().insert(HOST, HeaderValue::from_static(""));
     }
-    // A field of its own for each is HTTP/2's way to write cookies; HTTP/1 has one.
-    join_cookies(request.headers_mut());
+    if seen.cookies > 1 {
+        // A field of its own for each is HTTP/2's way to write cookies; HTTP/1 has one.
+        join_cookies(request.headers_mut());
+    }
     Ok(())
 }
 
@@ -163,7 +220,8 @@ pub(crate) fn to_http2<B>(request: &mut Request<B>) -> Result<(), Unforwardable>
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(HOST);
     request.headers_mut().remove(TRAILER);
-    if request.uri().authority().is_some() && request.uri().scheme().is_some() {
+    let known = request.uri().scheme() == Some(&Scheme::HTTP);
+    if known && request.uri().authority().is_some() {
         return Ok(());
     }
     let authority = match (request.uri().authority(), &host) {
@@ -174,6 +232,8 @@ pub(crate) fn to_http2<B>(request: &mut Request<B>) -> Result<(), Unforwardable>
         (None, None) => return Err(Unforwardable::Host),
     };
     let mut parts = core::mem::take(request.uri_mut()).into_parts();
+    // How the caller came to us, or says that it did, is not how we go on; a pool that encrypts
+    // says so itself.
     parts.scheme = Some(Scheme::HTTP);
     parts.authority = Some(authority);
     parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));

@@ -5,8 +5,8 @@
 //! leaves, again and again, could have any number of requests go on: beyond a number of them the
 //! next is dropped with its connection, and what the program still does for it is not counted.
 
-use crate::edge::Told;
-use crate::exchange::{self, forward};
+use crate::edge::{Meet, Told};
+use crate::exchange::{self, Handed, Wish, forward};
 use crate::hop;
 use crate::pool::{self, Leased, Pool};
 use crate::refuse::Refusal;
@@ -16,13 +16,12 @@ use core::convert::Infallible;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, ready};
-use core::time::Duration;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use std::sync::Arc;
 use tidegate::Task;
-use tidegate::serve::RequestBody;
-use tidegate::server::{Admission, Ticket};
+use tidegate::serve::{Peer, RequestBody};
+use tidegate::server::{Admission, PeerIdentity, Ticket};
 use tidegate_wire::criticality;
 use tidegate_wire::protocol::Protocol;
 use tokio::time::Sleep;
@@ -35,12 +34,18 @@ fn ours(bytes: Bytes) -> ProxyBody {
     Recorded::plain(exchange::ProxyBody::ours(bytes))
 }
 
-/// Decides about each request of a connection, and hands it on.
+/// Decides about each request of a connection, and hands it on. Cloned for each of them, and hence
+/// one pointer.
 #[derive(Debug, Clone)]
-pub(crate) struct Inbound {
+pub(crate) struct Inbound(Arc<Inner>);
+
+#[derive(Debug, Clone)]
+struct Inner {
     task: Task,
+    /// Who is at the other end, and what that may do.
+    peer: Peer,
+    identity: PeerIdentity,
     pool: Arc<Pool<RequestBody>>,
-    answer_timeout: Option<Duration>,
     alone: Arc<Alone>,
     /// Whether an edge has told what requests count as.
     told: bool,
@@ -71,43 +76,47 @@ impl Drop for Without {
     }
 }
 
-impl Inbound {
-    pub(crate) fn new(
-        task: Task,
-        pool: Arc<Pool<RequestBody>>,
-        answer_timeout: Option<Duration>,
-        alone_max: usize,
-    ) -> Self {
+/// What it is made of.
+pub(crate) struct Parts {
+    pub(crate) task: Task,
+    pub(crate) pool: Arc<Pool<RequestBody>>,
+    /// How many requests may go on without their callers.
+    pub(crate) alone_max: usize,
+    /// Whether it is behind an edge: what a request counts as is told beside it, and handed on with
+    /// it.
+    pub(crate) told: bool,
+    /// Copies of answers, to be given out where there is none.
+    pub(crate) stale: Option<Arc<Stale>>,
+}
+
+impl From<Parts> for Inbound {
+    fn from(parts: Parts) -> Self {
+        let Parts { task, pool, alone_max, told, stale } = parts;
         let alone = Arc::new(Alone { count: AtomicUsize::new(0), max: alone_max });
-        Self { task, pool, answer_timeout, alone, told: false, stale: None }
+        let (peer, identity) = (Peer::default(), task.peer(None));
+        Self(Arc::new(Inner { task, peer, identity, pool, alone, told, stale }))
     }
+}
 
-    /// Behind an edge: what a request counts as is told beside it, and handed on with it.
-    pub(crate) const fn told(mut self, told: bool) -> Self {
-        self.told = told;
-        self
+impl Meet for Inbound {
+    fn meet(&self, peer: &Peer) -> Self {
+        let (peer, identity) = (peer.clone(), self.0.task.peer(peer.identity()));
+        Self(Arc::new(Inner { peer, identity, ..Inner::clone(&self.0) }))
     }
+}
 
-    /// Keeps copies of answers, and gives them out where there is none.
-    pub(crate) fn stale(mut self, stale: Option<Arc<Stale>>) -> Self {
-        self.stale = stale;
-        self
-    }
-
+impl Inner {
     fn forward(
         &self,
         request: Request<RequestBody>,
         ticket: Ticket,
-        question: Option<Question>,
-    ) -> impl Future<Output = Response<ProxyBody>> + Send + use<> {
-        let answer = forward(Arc::clone(&self.pool), self.answer_timeout, request, ticket);
-        async move {
-            let answer = answer.await;
-            match question {
-                None => answer.map(Recorded::plain),
-                Some(question) => question.settle(answer, exchange::ProxyBody::ours),
-            }
-        }
+        question: Option<Box<Question>>,
+    ) -> Handed<Response<ProxyBody>> {
+        let wish = Wish::of(&request, &self.peer);
+        forward(&self.pool, request, ticket, wish, |answer| match question {
+            None => answer.map(Recorded::plain),
+            Some(question) => question.settle(answer, exchange::ProxyBody::ours),
+        })
     }
 
     /// A copy was given out for a request that was let in. It is done, unless it is the one that
@@ -116,15 +125,19 @@ impl Inbound {
         &self,
         request: Request<RequestBody>,
         mut ticket: Ticket,
-        question: Option<Question>,
+        question: Option<Box<Question>>,
         anew: Option<Anew>,
     ) {
         let (Some(anew), Ok(runtime)) = (anew, tokio::runtime::Handle::try_current()) else {
             return ticket.spared();
         };
-        let answer = self.forward(request, ticket, question);
+        let handed = self.forward(request, ticket, question);
         runtime.spawn(async move {
-            let mut body = answer.await.into_body();
+            let answer = match handed {
+                Handed::Answered(answer) => answer,
+                Handed::Under { way, .. } => way.await,
+            };
+            let mut body = answer.into_body();
             while let Some(Ok(_)) = body.frame().await {}
             drop(anew);
         });
@@ -140,12 +153,18 @@ impl Service<Request<RequestBody>> for Inbound {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<RequestBody>) -> Exchange {
+    fn call(&mut self, request: Request<RequestBody>) -> Exchange {
+        self.0.call(request)
+    }
+}
+
+impl Inner {
+    fn call(&self, mut request: Request<RequestBody>) -> Exchange {
         let question = self.stale.as_ref().filter(|_| !hop::wants_upgrade(&request));
-        let question = question.and_then(|stale| stale.question(&request));
+        let question = question.and_then(|stale| stale.question(&request)).map(Box::new);
         let told = if self.told { request.extensions().get::<Told>().copied() } else { None };
         let level = told.map(|told| told.0);
-        match self.task.admit(&request, Some(method_name(&request)), level) {
+        match self.task.admit_from(&self.identity, &request, Some(method_name(&request)), level) {
             Admission::Rejected(response) => {
                 let copy = question.and_then(|question| question.instead_of(&response));
                 Exchange::Answered(Some(copy.unwrap_or(response).map(ours)))
@@ -156,7 +175,7 @@ impl Service<Request<RequestBody>> for Inbound {
                 }
                 let wanted = question.as_ref();
                 let wanted = wanted.filter(|_| ticket.degrade() && !self.task.gate().is_dark());
-                if let Some((copy, anew)) = wanted.and_then(Question::spared) {
+                if let Some((copy, anew)) = wanted.and_then(|question| question.spared()) {
                     self.spare(request, ticket, question, anew);
                     return Exchange::Answered(Some(copy.map(ours)));
                 }
@@ -164,21 +183,22 @@ impl Service<Request<RequestBody>> for Inbound {
                 let left = ticket.remaining();
                 // Over HTTP/2 the program hears of it.
                 let http2 = self.pool.is_http2(protocol == Protocol::Grpc, false) == Some(true);
-                let forwarded = self.forward(request, ticket, question);
-                Exchange::Forwarded(Forwarding {
-                    future: Some(Box::pin(forwarded)),
-                    deadline: left.map(|left| Box::pin(tokio::time::sleep(left))),
-                    protocol,
-                    sent: false,
-                    alone: (!http2).then(|| Arc::clone(&self.alone)),
-                })
+                match self.forward(request, ticket, question) {
+                    Handed::Answered(answer) => Exchange::Answered(Some(answer)),
+                    Handed::Under { way, sent } => Exchange::Forwarded(Forwarding {
+                        future: Some(way),
+                        deadline: left.map(|left| Box::pin(tokio::time::sleep(left))),
+                        protocol,
+                        sent,
+                        alone: (!http2).then(|| Arc::clone(&self.alone)),
+                    }),
+                }
             }
         }
     }
 }
 
 /// From a request to the head of its answer. A refusal takes no memory of its own.
-#[expect(clippy::large_enum_variant, reason = "to box an answer is what a refusal is to spare")]
 pub(crate) enum Exchange {
     Answered(Option<Response<ProxyBody>>),
     Forwarded(Forwarding),

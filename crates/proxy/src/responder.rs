@@ -22,9 +22,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use tidegate::Task;
 use tidegate::life::{Life, Phase};
+use tidegate::metrics::EdgeCounts;
 use tidegate_core::connection::idle::{HealthAnswer, HealthPacer, HealthPacerConfig};
 use tidegate_core::rng::SeededRng;
 use tidegate_wire::health::{Answer, Question, SIZE, State};
+use tidegate_wire::orca::OrcaLoadReport;
 
 /// How soon it sees that it is to end.
 const LOOK: Duration = Duration::from_millis(250);
@@ -45,6 +47,15 @@ pub struct Datagrams {
     pub garbage: AtomicU64,
 }
 
+impl Datagrams {
+    /// By name.
+    pub(crate) fn events(&self) -> EdgeCounts {
+        [("answered", &self.answered), ("dropped", &self.dropped), ("garbage", &self.garbage)]
+            .map(|(event, count)| (event, count.load(Relaxed)))
+            .to_vec()
+    }
+}
+
 /// Who answers at an address.
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -53,12 +64,14 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Answers at `address`. `succeeds` if a predecessor may still do so.
+    /// Answers at `address`. `succeeds` if a predecessor may still do so; `discreet` if those who
+    /// ask are strangers, who are told whether somebody serves here and no more.
     pub(crate) fn start(
         address: SocketAddr,
-        succeeds: bool,
+        (succeeds, discreet): (bool, bool),
         task: Task,
         life: Life,
+        counts: Arc<Datagrams>,
     ) -> io::Result<Self> {
         // Nobody else's place is shared: one that cannot be had alone is taken.
         if !succeeds && address.port() != 0 {
@@ -70,8 +83,8 @@ impl Responder {
         let config = HealthPacerConfig::default();
         let pacer = HealthPacer::new(config, task.clock().now()).map_err(io::Error::other)?;
         let rng = SeededRng::new(RandomState::new().hash_one(0));
-        let counts = Arc::new(Datagrams::default());
-        let at = At { socket, task, life, pacer, rng, counts: Arc::clone(&counts) };
+        let counted = Arc::clone(&counts);
+        let at = At { socket, task, life, discreet, pacer, rng, counts: counted };
         let thread = std::thread::Builder::new().name("tidegate-health".to_owned());
         drop(thread.spawn(move || at.run())?);
         Ok(Self { address, counts })
@@ -82,6 +95,7 @@ struct At {
     socket: UdpSocket,
     task: Task,
     life: Life,
+    discreet: bool,
     pacer: HealthPacer,
     rng: SeededRng,
     counts: Arc<Datagrams>,
@@ -132,7 +146,9 @@ impl At {
             _ if self.life.is_replaced() => State::Serving,
             _ => State::LameDuck,
         };
-        let report = self.task.load_report();
+        let report =
+            if self.discreet { OrcaLoadReport::default() } else { self.task.load_report() };
+        let inflight = if self.discreet { 0 } else { self.task.snapshot().requests.inflight() };
         let answer = Answer {
             nonce: question.nonce,
             state,
@@ -141,11 +157,12 @@ impl At {
             cpu_utilization: report.cpu_utilization,
             rps: report.rps_fractional,
             eps: report.eps,
-            rif: u32::try_from(self.task.snapshot().requests.inflight()).unwrap_or(u32::MAX),
+            rif: u32::try_from(inflight).unwrap_or(u32::MAX),
         };
+        // Before it is sent: who has an answer finds it counted.
+        self.counts.answered.fetch_add(1, Relaxed);
         // Who cannot be answered asks again.
         let _ = self.socket.send_to(&answer.encode(), from);
-        self.counts.answered.fetch_add(1, Relaxed);
     }
 }
 

@@ -13,9 +13,9 @@
 //! sockets (`sockets`, `handover`); that one then ends as a lame duck would, but for saying so.
 
 use crate::batch;
-use crate::config::{Config, Role};
-use crate::edge::{Edge, Make};
-use crate::inbound::Inbound;
+use crate::config::{Config, Role, dump};
+use crate::edge::{Bare, Edge, Make, Meet};
+use crate::inbound::{self, Inbound};
 use crate::outbound::{self, InvalidEndpoints};
 use crate::own::Own;
 use crate::pool::Pool;
@@ -34,7 +34,7 @@ use http_body::Body;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tidegate::Task;
 use tidegate::admin::{Admin, AdminError, Page};
@@ -99,8 +99,8 @@ pub struct Proxy {
     pub(crate) watched: String,
     pub(crate) workers: Vec<Worker>,
     pub(crate) page: Option<Page>,
-    /// As it was last told; nothing in the outbound role.
-    pub(crate) config: Option<Box<Config>>,
+    /// As it was last told, and that as text; nothing in the outbound role.
+    pub(crate) config: Option<(Box<Config>, Text)>,
     pub(crate) sockets: Sockets,
     pub(crate) responder: Option<Responder>,
 }
@@ -151,7 +151,7 @@ impl Proxy {
     }
 
     fn inbound(config: Config, mut sockets: Sockets) -> Result<Self, ProxyError> {
-        let kept = Some(Box::new(config.clone()));
+        let kept = Box::new(config.clone());
         let tls = config.tls.map(|options| tls::server(options, &config.voice)).transpose()?;
         let secure = match &config.upstream_tls {
             Some(tls) => {
@@ -190,8 +190,18 @@ impl Proxy {
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
         let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
-        let page =
-            page(config.admin, &life, shown(Admin::new(&task), edge.as_ref()), &mut sockets)?;
+        let stale = config.stale.map(Stale::new);
+        let datagrams = Arc::new(Datagrams::default());
+        let text = Arc::new(Mutex::new(dump(&kept)));
+        let mut admin = shown(Admin::new(&task), edge.as_ref());
+        if let Some(stale) = stale.clone() {
+            admin = admin.copies(move || stale.counts());
+        }
+        if config.health_udp.is_some() {
+            let datagrams = Arc::clone(&datagrams);
+            admin = admin.datagrams(move || datagrams.events());
+        }
+        let page = page(config.admin, &life, told(admin, &text), &mut sockets)?;
         let setting = Setting {
             clock: task.clock().clone(),
             life: life.clone(),
@@ -207,19 +217,24 @@ impl Proxy {
             let pool = move || Pool::new(upstream, pool, secure);
             config.voice.say(&prewarm::warm(prewarm, pool, host)?);
         }
-        let stale = config.stale.map(Stale::new);
         let doors = listeners.into_iter().map(|listener| {
-            let pool = Pool::new(config.upstream.clone(), config.pool, secure.clone());
-            let (answer_timeout, alone_max) = (config.answer_timeout, config.alone_max);
-            let inbound = Inbound::new(task.clone(), pool, answer_timeout, alone_max);
-            let inbound = inbound.stale(stale.clone()).told(edge.is_some());
-            vec![(listener, Make::new(edge.clone(), inbound))]
+            let (upstream, secure) = (config.upstream.clone(), secure.clone());
+            let pool = Pool::limited(upstream, config.pool, secure, config.answer_timeout);
+            let inbound = Inbound::from(inbound::Parts {
+                task: task.clone(),
+                pool,
+                alone_max: config.alone_max,
+                told: edge.is_some(),
+                stale: stale.clone(),
+            });
+            vec![(listener, inbound)]
         });
-        let workers = spawn_workers(&setting, doors)?;
+        let workers = spawn_behind(&setting, doors)?;
         // Last: what it says is that somebody serves here.
         let responder = config.health_udp.map(|address| {
             let succeeds = sockets.succeeds();
-            Responder::start(address, succeeds, task.clone(), life.clone())
+            let manner = (succeeds, edge.is_some());
+            Responder::start(address, manner, task.clone(), life.clone(), datagrams)
                 .map_err(|source| ProxyError::Listen { address, source })
         });
         let responder = responder.transpose().inspect_err(|_| {
@@ -227,7 +242,7 @@ impl Proxy {
         })?;
         let services = vec![(config.service, address)];
         let watched = seen.words;
-        let config = kept;
+        let config = Some((kept, text));
         Ok(Self { task, life, services, watched, workers, page, config, sockets, responder })
     }
 
@@ -278,19 +293,25 @@ impl Proxy {
 
     /// Goes on with what it is told now, as far as that can be changed while it runs: in the
     /// inbound role whether it refuses, and what customers may use. Returns the keys that need a
-    /// restart, and have not changed anything.
+    /// restart; if there are any, nothing has changed.
     pub fn reload(&mut self, role: impl Into<Role>) -> Vec<&'static str> {
-        let (Role::Inbound(told), Some(config)) = (role.into(), &mut self.config) else {
+        let (Role::Inbound(told), Some((config, text))) = (role.into(), &mut self.config) else {
             return vec!["all of it"];
         };
-        self.task.set_dark(told.dark);
-        self.task.set_default_limits(told.everyone_else);
-        for (name, limits) in &told.customers {
-            self.task.set_limits(name, *limits);
+        let differences = config.differences(&told);
+        // Whoever starts anew for the rest starts with all of it, and if that cannot be done
+        // nothing was changed.
+        if differences.is_empty() {
+            self.task.set_dark(told.dark);
+            self.task.set_default_limits(told.everyone_else);
+            for (name, limits) in &told.customers {
+                self.task.set_limits(name, *limits);
+            }
+            (config.dark, config.everyone_else) = (told.dark, told.everyone_else);
+            config.customers = told.customers;
+            *text.lock().unwrap_or_else(PoisonError::into_inner) = dump(&config);
         }
-        // What needs a restart is not what it runs by.
-        (config.dark, config.everyone_else) = (told.dark, told.everyone_else);
-        config.differences(&told)
+        differences
     }
 
     /// Waits until it has ended.
@@ -330,6 +351,15 @@ pub(crate) fn page(
     admin.life(life.clone()).spawn_on(bound, open).map(Some).map_err(failed)
 }
 
+/// A configuration as text, which may be another after a reload.
+pub(crate) type Text = Arc<Mutex<String>>;
+
+/// The page with what the proxy runs by.
+pub(crate) fn told(admin: Admin, text: &Text) -> Admin {
+    let text = Arc::clone(text);
+    admin.config(move || text.lock().unwrap_or_else(PoisonError::into_inner).clone())
+}
+
 /// The page with what the edge does on it, if there is one.
 pub(crate) fn shown(admin: Admin, edge: Option<&Arc<Edge>>) -> Admin {
     match edge.map(Arc::clone) {
@@ -361,8 +391,32 @@ pub(crate) struct Setting {
 /// What one worker listens at, and who makes those who answer there.
 pub(crate) type Doors<M> = Vec<(Ears, M)>;
 
+/// A worker for each of `doors`, whose services are behind the edge if there is one.
+pub(crate) fn spawn_behind<S, B>(
+    setting: &Setting,
+    doors: impl Iterator<Item = Doors<S>>,
+) -> Result<Vec<Worker>, ProxyError>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    S: Meet + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+{
+    match &setting.edge {
+        None => spawn_workers(setting, doors.map(|doors| each(doors, Bare))),
+        Some(edge) => {
+            let make = |inner| Make::new(Arc::clone(edge), inner);
+            spawn_workers(setting, doors.map(|doors| each(doors, make)))
+        }
+    }
+}
+
+fn each<S, M>(doors: Doors<S>, make: impl Fn(S) -> M) -> Doors<M> {
+    doors.into_iter().map(|(ears, inner)| (ears, make(inner))).collect()
+}
+
 /// A worker for each of `doors`.
-pub(crate) fn spawn_workers<M, S, B>(
+fn spawn_workers<M, S, B>(
     setting: &Setting,
     doors: impl Iterator<Item = Doors<M>>,
 ) -> Result<Vec<Worker>, ProxyError>
@@ -387,8 +441,8 @@ where
     doors.enumerate().map(spawn).collect()
 }
 
-/// Ends the others.
-struct End(Life);
+/// Ends the others when it is dropped.
+pub(crate) struct End(pub(crate) Life);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -408,13 +462,14 @@ impl Setting {
     {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let executor = Executor::single_threaded(self.clock.clone());
+            let executor = Executor::uncounted(self.clock.clone());
             try_join_all(doors.into_iter().map(|(ears, make)| async {
                 let mut server = serve::serve(ears.open()?, make)
                     .life(self.life.clone())
                     .clock(self.clock.clone())
                     .executor(executor.clone())
                     .connections(Arc::clone(&self.gate))
+                    .introduce(false)
                     .limits(self.limits);
                 if let Some(tls) = &self.tls {
                     server = server.tls(tls.clone());

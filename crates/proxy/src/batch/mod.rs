@@ -31,12 +31,12 @@ mod owner;
 mod send;
 mod wait;
 
-use crate::edge::Make;
+use crate::config::dump;
 use crate::outbound::{self, About, InvalidEndpoints, OutboundConfig};
 use crate::run::{self, Proxy, ProxyError, Setting};
 use crate::sockets::Sockets;
 use owner::Owner;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tidegate::Task;
 use tidegate::admin::Admin;
 use tidegate::clock::Clock;
@@ -52,6 +52,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         let right = "one service at least, with a name, where to listen and endpoints";
         return Err(InvalidEndpoints::new("there is no service to call", right).into());
     }
+    let text = Arc::new(Mutex::new(dump(&config)));
     let count = run::worker_count(config.workers);
     // Nobody ticks it: it counts, and refuses only what is too late. The queues do the rest.
     let task = Task::builder(config.name.as_str())
@@ -63,7 +64,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         .build()?;
     let life = Life::new(config.life, task.clock().clone());
     let (mut admin, mut services, mut owners) = (Admin::new(&task), Vec::new(), Vec::new());
-    let mut doors: Vec<run::Doors<Make<Batch>>> = (0..count).map(|_| Vec::new()).collect();
+    let mut doors: Vec<run::Doors<Batch>> = (0..count).map(|_| Vec::new()).collect();
     for service in &config.services {
         let queue = service.queue.unwrap_or_default();
         let (listeners, address) = sockets.listen(service.listen, count)?;
@@ -77,11 +78,11 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
             .queue(service.name.as_str(), move || state.state(&name));
         let batch = Batch::new(task.clone(), about, shared, queue);
         for (doors, listener) in doors.iter_mut().zip(listeners) {
-            doors.push((listener, Make::new(None, batch.clone())));
+            doors.push((listener, batch.clone()));
         }
         services.push((service.name.clone(), address));
     }
-    let page = run::page(config.admin, &life, admin, &mut sockets)?;
+    let page = run::page(config.admin, &life, run::told(admin, &text), &mut sockets)?;
     let setting = Setting {
         clock: task.clock().clone(),
         life: life.clone(),
@@ -91,7 +92,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         edge: None,
     };
     let mut workers = vec![owner::spawn(owners, &life, config.life.drain_max / 2)?];
-    workers.extend(run::spawn_workers(&setting, doors.into_iter())?);
+    workers.extend(run::spawn_behind(&setting, doors.into_iter())?);
     let watched = "nobody: what it calls is elsewhere".to_owned();
     let (config, responder) = (None, None);
     Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder })

@@ -3,7 +3,7 @@
 use super::send::{Item, Reply, Sender};
 use crate::outbound::{At, QueueConfig, ServiceConfig};
 use crate::pool::Protocol as Speaks;
-use crate::run::{ProxyError, Worker};
+use crate::run::{End, ProxyError, Worker};
 use core::pin::pin;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
@@ -47,8 +47,9 @@ const MESSAGES_MAX: usize = 256;
 pub(super) struct Shared {
     pub(super) gate: Arc<BatchGate>,
     messages: mpsc::UnboundedSender<Message>,
-    /// Requests that were handed over and not handed on, and their bytes.
+    /// Requests that were handed over and not handed on.
     waiting: AtomicUsize,
+    /// What all requests take that wait, or were sent and may have to wait again.
     bytes: AtomicU64,
     limits: QueueConfig,
     numbers: AtomicU64,
@@ -74,16 +75,28 @@ struct Standing {
     hold: Hold,
 }
 
-/// A place among those that wait, until this is dropped.
+/// Room for a request until this is dropped, and a place among those that wait while it does.
 #[derive(Debug)]
 pub(super) struct Place {
     shared: Arc<Shared>,
     bytes: u64,
+    waits: bool,
+}
+
+impl Place {
+    /// It waits no more, and others may; or it waits again.
+    pub(super) fn waits(&mut self, waits: bool) {
+        match (core::mem::replace(&mut self.waits, waits), waits) {
+            (true, false) => _ = self.shared.waiting.fetch_sub(1, Relaxed),
+            (false, true) => _ = self.shared.waiting.fetch_add(1, Relaxed),
+            _ => {}
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.waiting.fetch_sub(1, Relaxed);
+        self.waits(false);
         self.shared.bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
@@ -97,7 +110,7 @@ impl Shared {
         bytes: u64,
     ) -> Result<Place, Rejection> {
         let checked = self.gate.check(criticality).and_then(|()| {
-            let place = Place { shared: Arc::clone(self), bytes };
+            let place = Place { shared: Arc::clone(self), bytes, waits: true };
             let waiting = self.waiting.fetch_add(1, Relaxed);
             let held = self.bytes.fetch_add(bytes, Relaxed);
             // As many again as may wait: the more critical displace others, and come here first.
@@ -402,9 +415,11 @@ pub(super) fn spawn(
     patience: Duration,
 ) -> Result<Worker, ProxyError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let life = life.clone();
+    let (life, end) = (life.clone(), End(life.clone()));
     let thread = std::thread::Builder::new().name("tidegate-batch".to_owned());
     let run = move || {
+        // Without it nobody would be served: however it ends, the workers end with it.
+        let _end = end;
         let all = owners.into_iter().map(|owner| owner.run(life.clone(), patience));
         runtime.block_on(join_all(all));
         Ok(())

@@ -4,7 +4,6 @@ use super::owner::{Message, Place, Shared};
 use crate::outbound::{At, Content, Roomed, Sent, Whole, refused};
 use bytes::Bytes;
 use core::future::poll_fn;
-use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use core::time::Duration;
@@ -37,7 +36,7 @@ pub(super) struct Item {
     pub(super) attempt: u32,
     pub(super) tried: u32,
     pub(super) reply: oneshot::Sender<Reply>,
-    pub(super) place: Option<Place>,
+    pub(super) place: Place,
 }
 
 /// The body of a request that waits.
@@ -75,8 +74,7 @@ type Answer = Response<Watched<Roomed, Balanced>>;
 
 impl Sender {
     pub(super) async fn send(self: Arc<Self>, mut item: Box<Item>) {
-        // It waits no more, and others may.
-        item.place = None;
+        item.place.waits(false);
         item.tried += 1;
         let mut report = Report::new(&self);
         let request = item.request(&self.clock);
@@ -96,8 +94,8 @@ impl Sender {
             Ok(Ok(response)) => self.answered(item, response, report),
             Ok(Err(error)) => {
                 report.outcome = Outcome::NoAnswer;
-                if unsent(&error) && self.again(&mut item, &mut report) {
-                    return;
+                if unsent(&error) && self.may_wait_again(&item) {
+                    return self.again(item, report);
                 }
                 drop(report);
                 let _ = item.reply.send(Reply::Failed(refused(&error, protocol, version)));
@@ -110,7 +108,7 @@ impl Sender {
         }
     }
 
-    fn answered(&self, mut item: Box<Item>, response: Answer, mut report: Report) {
+    fn answered(&self, item: Box<Item>, response: Answer, mut report: Report) {
         let (status, headers) = (response.status(), response.headers());
         report.load(headers);
         report.is_final = answer::is_final(status, headers, item.protocol);
@@ -119,8 +117,8 @@ impl Sender {
             report.outcome = read.outcome;
             let refused =
                 matches!(read.outcome, Outcome::Refused(advice) if advice != Advice::DontRetry);
-            if refused && self.again(&mut item, &mut report) {
-                return;
+            if refused && self.may_wait_again(&item) {
+                return self.again(item, report);
             }
         }
         let version = response.version();
@@ -129,15 +127,14 @@ impl Sender {
         let _ = item.reply.send(Reply::Answer(response));
     }
 
-    /// Lets it wait again if it can, and may.
-    fn again(&self, item: &mut Box<Item>, report: &mut Report) -> bool {
-        if item.tried >= self.attempts_max || !matches!(item.body, Kept::Whole(_)) {
-            return false;
-        }
+    const fn may_wait_again(&self, item: &Item) -> bool {
+        item.tried < self.attempts_max && matches!(item.body, Kept::Whole(_))
+    }
+
+    fn again(&self, mut item: Box<Item>, mut report: Report) {
         let (outcome, latency) = report.take();
-        let waiting = item.again();
-        self.shared.tell(Message::Again { item: Box::new(waiting), outcome, latency });
-        true
+        item.place.waits(true);
+        self.shared.tell(Message::Again { item, outcome, latency });
     }
 }
 
@@ -174,20 +171,6 @@ impl Item {
             .deadline(self.deadline.map(|deadline| deadline.since(clock.now())))
             .write(request.headers_mut(), self.protocol);
         request
-    }
-
-    /// The same once more. What is left behind has nobody to answer to.
-    fn again(&mut self) -> Self {
-        let (nobody, _) = oneshot::channel();
-        let (head, ()) = Request::new(()).into_parts();
-        let body = mem::replace(&mut self.body, Kept::Part(None));
-        Self {
-            head: mem::replace(&mut self.head, head),
-            body,
-            reply: mem::replace(&mut self.reply, nobody),
-            place: None,
-            ..*self
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::owner::{Message, Place, Shared};
 use super::send::{Item, Kept, Reply, Watching};
+use crate::edge::Meet;
 use crate::exchange::{ProxyBody, answered};
 use crate::outbound::{About, Content, QueueConfig};
 use crate::refuse::Refusal;
@@ -15,8 +16,8 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use std::sync::Arc;
 use tidegate::Task;
-use tidegate::serve::{BodyError, RequestBody};
-use tidegate::server::{Admission, Ticket};
+use tidegate::serve::{BodyError, Peer, RequestBody};
+use tidegate::server::{Admission, PeerIdentity, Ticket};
 use tidegate_core::decision::{Advice, Reason, Rejection};
 use tidegate_wire::reject::Reject;
 use tokio::sync::oneshot;
@@ -32,18 +33,25 @@ pub(super) struct Batch {
     about: Arc<About>,
     shared: Arc<Shared>,
     queue: QueueConfig,
+    peer: PeerIdentity,
+}
+
+impl Meet for Batch {
+    fn meet(&self, peer: &Peer) -> Self {
+        Self { peer: self.task.peer(peer.identity()), ..self.clone() }
+    }
 }
 
 type Answer = Response<ProxyBody<Watching>>;
 
 impl Batch {
-    pub(super) const fn new(
+    pub(super) fn new(
         task: Task,
         about: Arc<About>,
         shared: Arc<Shared>,
         queue: QueueConfig,
     ) -> Self {
-        Self { task, about, shared, queue }
+        Self { peer: task.peer(None), task, about, shared, queue }
     }
 }
 
@@ -59,7 +67,12 @@ impl Service<Request<RequestBody>> for Batch {
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let about = &self.about;
         let now = |answer| Box::pin(core::future::ready(Ok(answer)));
-        let ticket = match self.task.admit(&request, Some(&about.name), about.criticality) {
+        let ticket = match self.task.admit_from(
+            &self.peer,
+            &request,
+            Some(&about.name),
+            about.criticality,
+        ) {
             Admission::Admitted(ticket) => ticket,
             Admission::Rejected(response) => return now(response.map(ProxyBody::ours)),
         };
@@ -166,7 +179,7 @@ fn item(
         attempt: ticket.attempt(),
         tried: 0,
         reply,
-        place: Some(place),
+        place,
     }
 }
 

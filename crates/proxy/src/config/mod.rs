@@ -13,6 +13,7 @@
 //! docs/proxy.md has every key with its unit, default and effect.
 
 mod batch;
+mod dump;
 mod edge;
 mod outbound;
 mod prewarm;
@@ -22,6 +23,7 @@ mod stale;
 mod text;
 mod tls;
 
+pub(crate) use dump::dump;
 pub use role::Role;
 pub use text::{Span, Switch};
 

@@ -3,11 +3,12 @@
 use super::clients::Allowance;
 use super::rules::Rule;
 use core::time::Duration;
-use http::header::{FORWARDED, HOST, HeaderName};
-use http::{HeaderValue, Request};
+use http::header::{HOST, HeaderName};
+use http::{HeaderMap, HeaderValue, Request};
 use std::net::SocketAddr;
 use tidegate::serve::BodyLimits;
 use tidegate_core::Criticality;
+use tidegate_wire::edge::names_sender;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -58,6 +59,16 @@ impl Default for EdgeConfig {
     }
 }
 
+/// Takes out by what a caller may have said who it is.
+pub(super) fn forget_senders(headers: &mut HeaderMap) {
+    if headers.keys().any(names_sender) {
+        let names: Vec<HeaderName> = headers.keys().filter(|n| names_sender(n)).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+    }
+}
+
 /// Says who asks, and forgets what it said of itself.
 pub(super) fn forwarded<B>(request: &mut Request<B>, from: Option<SocketAddr>, secure: bool) {
     let authority = request.uri().authority();
@@ -66,16 +77,14 @@ pub(super) fn forwarded<B>(request: &mut Request<B>, from: Option<SocketAddr>, s
         None => request.headers().get(HOST).cloned(),
     };
     let headers = request.headers_mut();
-    headers.remove(FORWARDED);
+    forget_senders(headers);
     let from = from.map(|from| from.ip().to_canonical().to_string());
-    match from.and_then(|from| HeaderValue::try_from(from).ok()) {
-        Some(from) => headers.insert(&X_FORWARDED_FOR, from),
-        None => headers.remove(&X_FORWARDED_FOR),
-    };
-    match host {
-        Some(host) => headers.insert(&X_FORWARDED_HOST, host),
-        None => headers.remove(&X_FORWARDED_HOST),
-    };
+    if let Some(from) = from.and_then(|from| HeaderValue::try_from(from).ok()) {
+        headers.insert(&X_FORWARDED_FOR, from);
+    }
+    if let Some(host) = host {
+        headers.insert(&X_FORWARDED_HOST, host);
+    }
     let scheme = HeaderValue::from_static(if secure { "https" } else { "http" });
     headers.insert(&X_FORWARDED_PROTO, scheme);
 }

@@ -15,7 +15,7 @@
 //! | attempt | taken out: what a stranger has tried before is no sign of our load |
 //! | deadline | obeyed, up to a limit |
 //! | `x-customer`, `x-tidegate-*`, `x-envoy-*`, questions for load reports | taken out |
-//! | `x-forwarded-for`, `-proto`, `-host`, `forwarded` | replaced by what we see, or left alone |
+//! | `x-forwarded-*`, `forwarded`, `x-real-ip` and their kin | replaced by what we see, or left alone |
 //! | other baggage, `priority`, all else | stays |
 //!
 //! The same goes for trailers. The role is told the criticality beside the request (`Told`), so
@@ -37,7 +37,7 @@ mod screen;
 pub use clients::Allowance;
 pub use config::EdgeConfig;
 pub use rules::{InvalidPath, PathPattern, Rule};
-pub(crate) use screen::Make;
+pub(crate) use screen::{Bare, Make, Meet};
 
 use clients::{Client, Clients, Guard};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

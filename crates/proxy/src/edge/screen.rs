@@ -1,6 +1,7 @@
 //! The edge as a service around a role's.
 
 use super::body::EdgeBody;
+use super::config::forget_senders;
 use super::{Client, Edge, Guard, Known};
 use crate::hop;
 use crate::refuse::{BROKEN, Refusal};
@@ -21,21 +22,26 @@ use tidegate_wire::headers::{X_ENVOY_RATELIMITED, X_TIDEGATE_CAUSE, X_TIDEGATE_R
 use tidegate_wire::protocol::Protocol;
 use tower_service::Service;
 
-/// Makes the service of each connection; without an edge, the role's own in a shell that does
-/// nothing.
+/// A role's service, before it is known whom it is for.
+pub(crate) trait Meet {
+    /// The same for one connection.
+    fn meet(&self, peer: &Peer) -> Self;
+}
+
+/// Makes the service of each connection behind an edge.
 #[derive(Debug, Clone)]
 pub(crate) struct Make<S> {
-    edge: Option<Arc<Edge>>,
+    edge: Arc<Edge>,
     inner: S,
 }
 
 impl<S> Make<S> {
-    pub(crate) const fn new(edge: Option<Arc<Edge>>, inner: S) -> Self {
+    pub(crate) const fn new(edge: Arc<Edge>, inner: S) -> Self {
         Self { edge, inner }
     }
 }
 
-impl<S: Clone> Service<Peer> for Make<S> {
+impl<S: Meet> Service<Peer> for Make<S> {
     type Response = Screen<S>;
     type Error = Infallible;
     type Future = core::future::Ready<Result<Screen<S>, Infallible>>;
@@ -45,19 +51,54 @@ impl<S: Clone> Service<Peer> for Make<S> {
     }
 
     fn call(&mut self, peer: Peer) -> Self::Future {
-        let about = self.edge.as_ref().map(|edge| {
-            let address = peer.address();
-            Arc::new(Connection {
-                edge: Arc::clone(edge),
-                address,
-                secure: peer.is_secure(),
-                client: address.map(|address| edge.clients.at(address, edge.clock.now())),
-                known: edge.rules.known(peer.identity()),
-                // It could be had when the edge was made.
-                gate: edge.config.each_connection.gate().ok(),
-            })
+        let (edge, address) = (&self.edge, peer.address());
+        let about = Arc::new(Connection {
+            edge: Arc::clone(edge),
+            address,
+            secure: peer.is_secure(),
+            client: address.map(|address| edge.clients.at(address, edge.clock.now())),
+            known: edge.rules.known(peer.identity()),
+            // It could be had when the edge was made.
+            gate: edge.config.each_connection.gate().ok(),
         });
-        core::future::ready(Ok(Screen { about, inner: self.inner.clone() }))
+        core::future::ready(Ok(Screen { about, inner: self.inner.meet(&peer) }))
+    }
+}
+
+/// Makes the service of each connection where there is no edge, and is that service: nothing stands
+/// between a connection and the role but what all requests need.
+#[derive(Debug, Clone)]
+pub(crate) struct Bare<S>(pub(crate) S);
+
+impl<S: Meet> Service<Peer> for Bare<S> {
+    type Response = Self;
+    type Error = Infallible;
+    type Future = core::future::Ready<Result<Self, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, peer: Peer) -> Self::Future {
+        core::future::ready(Ok(Self(self.0.meet(&peer))))
+    }
+}
+
+impl<S: Service<Request<RequestBody>>> Service<Request<RequestBody>> for Bare<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    #[inline]
+    fn call(&mut self, mut request: Request<RequestBody>) -> S::Future {
+        // Copies would be chosen by what the program never sees.
+        hop::arrived(&mut request);
+        request.body_mut().on_trailers(hop::strip);
+        self.0.call(request)
     }
 }
 
@@ -73,10 +114,10 @@ struct Connection {
     gate: Option<ConnectionGate>,
 }
 
-/// A role's service, with or without an edge before it.
+/// A role's service behind an edge.
 #[derive(Debug, Clone)]
 pub(crate) struct Screen<S> {
-    about: Option<Arc<Connection>>,
+    about: Arc<Connection>,
     inner: S,
 }
 
@@ -97,11 +138,7 @@ where
         // Before anything is written: a stranger could name it in `connection` and have it taken
         // out again, and copies would be chosen by what the program never sees.
         hop::arrived(&mut request);
-        let Some(about) = &self.about else {
-            request.body_mut().on_trailers(hop::strip);
-            let future = self.inner.call(request);
-            return Screened::Handed { future, held: None, breached: None, about: None };
-        };
+        let about = &self.about;
         let protocol = Protocol::of(request.headers());
         match about.enter(&mut request, protocol) {
             Err(refusal) => Screened::Refused { refusal, protocol },
@@ -109,7 +146,8 @@ where
                 future: self.inner.call(request),
                 held,
                 breached,
-                about: Some((Arc::clone(about), protocol)),
+                about: Arc::clone(about),
+                protocol,
             },
         }
     }
@@ -146,6 +184,8 @@ impl Connection {
         body.on_trailers(|trailers| {
             hop::strip(trailers);
             edge::strip_request(trailers);
+            // Nobody who may say who asks does so at the end.
+            forget_senders(trailers);
         });
         let Some(limits) = edge.body_limits(protocol).filter(|_| !body.is_end_stream()) else {
             return Ok((held, None));
@@ -180,7 +220,8 @@ pin_project_lite::pin_project! {
             future: F,
             held: Option<Guard>,
             breached: Option<Breached>,
-            about: Option<(Arc<Connection>, Protocol)>,
+            about: Arc<Connection>,
+            protocol: Protocol,
         },
         Refused { refusal: Refusal, protocol: Protocol },
     }
@@ -197,14 +238,12 @@ where
             ScreenedProjection::Refused { refusal, protocol } => {
                 Poll::Ready(Ok(ours(*refusal, *protocol)))
             }
-            ScreenedProjection::Handed { future, held, breached, about } => {
+            ScreenedProjection::Handed { future, held, breached, about, protocol } => {
                 let Ok(mut response) = ready!(future.poll(context));
-                if let Some((about, protocol)) = about {
-                    if let Some(refusal) = about.breach(breached.as_ref(), &response) {
-                        return Poll::Ready(Ok(ours(refusal, *protocol)));
-                    }
-                    strip_response(response.headers_mut());
+                if let Some(refusal) = about.breach(breached.as_ref(), &response) {
+                    return Poll::Ready(Ok(ours(refusal, *protocol)));
                 }
+                strip_response(response.headers_mut());
                 let held = held.take();
                 Poll::Ready(Ok(response.map(|body| EdgeBody::Theirs { body, _held: held })))
             }

@@ -65,6 +65,9 @@ fn programs_are_told_who_asks_by_us_alone() {
         ("x-forwarded-proto", "ftp"),
         ("forwarded", "for=1.2.3.4"),
         ("x-forwarded-host", "evil"),
+        ("x-forwarded-port", "1"),
+        ("x_forwarded_for", "1.2.3.4"),
+        ("x-real-ip", "1.2.3.4"),
     ]);
     let (headers, _) = screened(&edge(|_| {}), said.clone());
     let expected = [

@@ -60,14 +60,16 @@ type Case<'a> =
 #[test]
 fn addresses() {
     let (h1, h2) = (Version::HTTP_11, Version::HTTP_2);
-    let cases: [Case<'_>; 9] = [
+    let cases: [Case<'_>; 10] = [
         (h1, "/a?b", Some("x:1"), false, Ok(("/a?b", Some("x:1")))),
         (h1, "http://y:2/a?b", Some("x:1"), false, Ok(("/a?b", Some("y:2")))),
         (h1, "http://u:p@y/a", None, false, Ok(("/a", Some("y")))),
         (h2, "http://y:2/a", None, false, Ok(("/a", Some("y:2")))),
         (Version::HTTP_10, "/a", None, false, Ok(("/a", Some("")))),
         (h1, "/a?b", Some("x:1"), true, Ok(("http://x:1/a?b", None))),
-        (h2, "https://y:2/a", None, true, Ok(("https://y:2/a", None))),
+        // How a caller came, or says that it did, is not how it goes on.
+        (h2, "https://y:2/a", None, true, Ok(("http://y:2/a", None))),
+        (h2, "gopher://y:2/a", None, true, Ok(("http://y:2/a", None))),
         (h1, "/a", None, true, Err(Unforwardable::Host)),
         (h1, "/a", Some("not a host"), true, Err(Unforwardable::Host)),
     ];

@@ -3,8 +3,8 @@
 use super::answer::{Whole, refused};
 use super::at::{At, Content, Roomed, Sent, TriedBefore};
 use super::config::{Host, ServiceConfig};
-use crate::edge::Told;
-use crate::exchange::{ProxyBody, answered};
+use crate::edge::{Meet, Told};
+use crate::exchange::{ProxyBody, Wish, answered};
 use crate::hop::{self, Unforwardable};
 use crate::pool::Protocol as Speaks;
 use crate::refuse::Refusal;
@@ -17,8 +17,8 @@ use http::header::HOST;
 use http::{Request, Response};
 use std::sync::Arc;
 use tidegate::client::{self, Balanced, Balancer, Replay, Watched};
-use tidegate::serve::RequestBody;
-use tidegate::server::{Admission, Ticket};
+use tidegate::serve::{Peer, RequestBody};
+use tidegate::server::{Admission, PeerIdentity, Ticket};
 use tidegate::{Criticality, Task};
 use tidegate_wire::protocol::Protocol;
 use tower_service::Service;
@@ -29,6 +29,15 @@ pub(super) struct Outbound {
     pub(super) task: Task,
     pub(super) client: client::Service<Balancer<At>>,
     pub(super) about: Arc<About>,
+    pub(super) identity: PeerIdentity,
+    pub(super) peer: Peer,
+}
+
+impl Meet for Outbound {
+    fn meet(&self, peer: &Peer) -> Self {
+        let identity = self.task.peer(peer.identity());
+        Self { identity, peer: peer.clone(), ..self.clone() }
+    }
 }
 
 /// What is the same for all calls to a service.
@@ -60,13 +69,14 @@ impl Service<Request<RequestBody>> for Outbound {
         let about = &self.about;
         let told = if about.told { request.extensions().get::<Told>().copied() } else { None };
         let level = told.map(|told| told.0).or(about.criticality);
-        match self.task.admit(&request, Some(&about.name), level) {
+        match self.task.admit_from(&self.identity, &request, Some(&about.name), level) {
             Admission::Rejected(response) => {
                 Box::pin(core::future::ready(Ok(response.map(ProxyBody::ours))))
             }
             Admission::Admitted(ticket) => {
                 let (client, about) = (self.client.clone(), Arc::clone(about));
-                Box::pin(async move { Ok(call(client, &about, request, ticket).await) })
+                let wish = Wish::of(&request, &self.peer);
+                Box::pin(async move { Ok(call(client, &about, request, ticket, wish).await) })
             }
         }
     }
@@ -77,11 +87,13 @@ async fn call(
     about: &About,
     mut request: Request<RequestBody>,
     ticket: Ticket,
+    wish: Option<Wish>,
 ) -> Answer {
     let (protocol, version) = (ticket.protocol(), request.version());
     let http2 = about.http2(protocol);
-    let upgrade = !http2 && hop::wants_upgrade(&request);
-    let tunnel = upgrade.then(|| hyper::upgrade::on(&mut request));
+    let wish = wish.filter(|_| !http2);
+    let upgrade = wish.is_some();
+    let tunnel = wish.map(|wish| wish.tunnel(&mut request));
     if let Err(wrong) = about.address(&mut request, http2, upgrade) {
         return failed(ticket, wrong.respond(protocol));
     }

@@ -42,7 +42,8 @@ pub use endpoints::InvalidEndpoints;
 pub(crate) use endpoints::parse as parse_endpoint;
 pub use health::{Check, HealthConfig};
 
-use crate::edge::{Edge, Make};
+use crate::config::dump;
+use crate::edge::Edge;
 use crate::run::{self, Proxy, ProxyError, Setting};
 use crate::sockets::Sockets;
 use crate::tls;
@@ -51,7 +52,7 @@ use call::Outbound;
 use core::time::Duration;
 use health::Checker;
 use probe::Probe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tidegate::Task;
 use tidegate::admin::Admin;
 use tidegate::client::{Balance, Balancer, BoxError, Endpoint, Layer};
@@ -59,7 +60,7 @@ use tidegate::clock::Clock;
 use tidegate::executor::Executor;
 use tidegate::life::Life;
 use tidegate::report::LoadReports;
-use tidegate::serve::Tls;
+use tidegate::serve::{Peer, Tls};
 use tidegate_core::connection::gate::ConnectionGate;
 use tower_layer::Layer as _;
 
@@ -69,6 +70,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         let right = "one service at least, with a name, where to listen and endpoints";
         return Err(InvalidEndpoints::new("there is no service to call", right).into());
     }
+    let text = Arc::new(Mutex::new(dump(&config)));
     let tls = config.tls.map(|options| tls::server(options, &config.voice)).transpose()?;
     let count = run::worker_count(config.workers);
     // Nobody ticks it: it counts, and refuses only what is too late. Load that is too much for the
@@ -84,23 +86,30 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
     let life = Life::new(config.life, task.clock().clone());
     let (mut admin, mut services) = (Admin::new(&task), Vec::new());
     let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
-    let mut doors: Vec<run::Doors<Make<Outbound>>> = (0..count).map(|_| Vec::new()).collect();
+    let mut doors: Vec<run::Doors<Outbound>> = (0..count).map(|_| Vec::new()).collect();
     for service in &config.services {
         let (listeners, address) = sockets.listen(service.listen, count)?;
         let layer = layer(service);
         let balancer = balancer(service, count, &config.voice)?;
         admin = admin.client(&layer).balancer(service.name.as_str(), &balancer);
         let outbound = Outbound {
+            identity: task.peer(None),
+            peer: Peer::default(),
             task: task.clone(),
             client: layer.layer(balancer),
             about: About::new(service, edge.is_some()),
         };
         for (doors, listener) in doors.iter_mut().zip(listeners) {
-            doors.push((listener, Make::new(edge.clone(), outbound.clone())));
+            doors.push((listener, outbound.clone()));
         }
         services.push((service.name.clone(), address));
     }
-    let page = run::page(config.admin, &life, run::shown(admin, edge.as_ref()), &mut sockets)?;
+    let page = run::page(
+        config.admin,
+        &life,
+        run::told(run::shown(admin, edge.as_ref()), &text),
+        &mut sockets,
+    )?;
     let gate = Arc::new(ConnectionGate::new(config.connections)?);
     let setting = Setting {
         clock: task.clock().clone(),
@@ -110,7 +119,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         tls: tls.map(Tls::from),
         edge,
     };
-    let workers = run::spawn_workers(&setting, doors.into_iter())?;
+    let workers = run::spawn_behind(&setting, doors.into_iter())?;
     let watched = "nobody: what it calls is elsewhere".to_owned();
     let (config, responder) = (None, None);
     Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder })

@@ -11,6 +11,7 @@
 //! Each worker has a pool of its own: its connections live on its runtime.
 
 mod idle;
+mod late;
 mod leased;
 mod secure;
 mod shared;
@@ -27,6 +28,7 @@ use http_body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use idle::Idle;
+use late::Late;
 use secure::Spoken;
 use shared::{Shared, Stream, Streams};
 use std::io;
@@ -163,6 +165,9 @@ pub enum Failure {
     Broken(#[source] hyper::Error),
 }
 
+/// The head of an answer, or why there is none.
+pub(crate) type Outcome<B> = Result<Response<Leased<B>>, Failure>;
+
 thread_local! {
     static SENT: Cell<bool> = const { Cell::new(false) };
 }
@@ -188,6 +193,7 @@ pub(crate) struct Pool<B> {
     making: tokio::sync::Mutex<()>,
     /// Whether somebody looks for connections that have been idle for too long.
     swept: AtomicBool,
+    late: Arc<Late>,
 }
 
 /// A connection in use.
@@ -285,7 +291,23 @@ where
             shared: Shared::default(),
             making: tokio::sync::Mutex::new(()),
             swept: AtomicBool::new(false),
+            late: Late::new(None),
         })
+    }
+
+    /// One whose answers may take so long, where that is asked for.
+    pub(crate) fn limited(
+        upstream: Upstream,
+        config: PoolConfig,
+        secure: Option<Secure>,
+        answer_timeout: Option<Duration>,
+    ) -> Arc<Self> {
+        let mut pool = Self::new(upstream, config, secure);
+        // Nobody else has it yet.
+        if let Some(pool) = Arc::get_mut(&mut pool) {
+            pool.late = Late::new(answer_timeout);
+        }
+        pool
     }
 
     /// Sends `request`, and waits for the head of its answer.
@@ -295,6 +317,43 @@ where
         http2: bool,
     ) -> Result<Response<Leased<B>>, Failure> {
         if http2 { self.send_http2(request).await } else { self.send_http1(request).await }
+    }
+
+    /// The same; nothing if it takes longer than answers may.
+    pub(crate) async fn send_in_time(
+        self: &Arc<Self>,
+        request: Request<B>,
+        http2: bool,
+    ) -> Option<Outcome<B>> {
+        self.late.limit(self.send(request, http2), tokio::time::Instant::now()).await
+    }
+
+    /// The same by HTTP/1, and at once: the request is handed to a connection that is free, or
+    /// given back if there is none. What is returned is small, as most requests wait there.
+    #[expect(clippy::result_large_err, reason = "it is given back as it came, to be sent anew")]
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        request: Request<B>,
+    ) -> Result<impl Future<Output = Option<Outcome<B>>> + Send + use<B>, Request<B>> {
+        let now = tokio::time::Instant::now();
+        let free = self.idle().take(now, self.config.idle_max, http1::SendRequest::is_ready);
+        let Some(mut sender) = free else { return Err(request) };
+        let (sending, pool) = (sender.try_send_request(request), Arc::clone(self));
+        Ok(async move {
+            let sent = pool.late.limit(sending, now).await?;
+            Some(match sent {
+                Ok(response) => {
+                    let lease = Lease::Alone { pool, sender };
+                    Ok(response.map(|incoming| Leased::new(incoming, lease)))
+                }
+                Err(mut failed) => match failed.take_message() {
+                    // Now and then a connection was just closed; what it takes to try others is
+                    // nothing for all the rest to carry.
+                    Some(unsent) => return Box::pin(pool.send_in_time(unsent, false)).await,
+                    None => Err(Failure::Broken(failed.into_error())),
+                },
+            })
+        })
     }
 
     /// Whether the program speaks HTTP/2, by a connection that is then there to be used.

@@ -26,6 +26,7 @@ mod store;
 
 use bytes::{Bytes, BytesMut};
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use http::header::{
@@ -35,11 +36,12 @@ use http::header::{
 use http::uri::Authority;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body, Frame, SizeHint};
-use policy::{Freshness, Occasion, Verdict, is_unsafe, may_have_copy, may_keep, selected};
+use policy::{Freshness, Moment, Occasion, Verdict, is_unsafe, may_have_copy, may_keep, selected};
 use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 use store::{Copy, Store};
+use tidegate::metrics::Copies;
 use tidegate_core::decision::Reason;
 use tidegate_wire::headers::{
     ENDPOINT_LOAD_METRICS, ENDPOINT_LOAD_METRICS_BIN, X_TIDEGATE_DEGRADED, X_TIDEGATE_REASON,
@@ -49,7 +51,7 @@ use tidegate_wire::headers::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StaleConfig {
-    /// Bytes that all copies may take together.
+    /// Bytes that all copies may take together, a quarter of them those that are being made.
     pub memory: usize,
     /// Bytes that the body of one may have.
     pub copy_max: usize,
@@ -70,13 +72,40 @@ impl Default for StaleConfig {
     }
 }
 
+/// How many marks there are for what was changed. Targets share them by chance, and a copy that is
+/// not kept for a stranger's sake is only one that cannot help.
+const MARKS: usize = 1_024;
+
+/// The part of the memory that is for copies which are being made: readers may be slow, and hold
+/// them for as long as they like.
+const MAKING: usize = 4;
+
 /// The copies of a proxy.
 #[derive(Debug)]
 pub(crate) struct Stale {
     config: StaleConfig,
     store: Mutex<Store>,
+    /// How often any of the targets that share a mark was changed. Whoever asked before does not
+    /// know what the answer was made of.
+    changed: Box<[AtomicU64]>,
+    hasher: RandomState,
+    /// Bytes of copies that are being made.
+    making: AtomicUsize,
+    counts: Counts,
     /// Targets that somebody asks for anew.
     asked: Mutex<HashSet<String>>,
+}
+
+/// What became of copies so far.
+#[derive(Debug, Default)]
+struct Counts {
+    kept: AtomicU64,
+    /// Targets that were changed.
+    forgotten: AtomicU64,
+    /// Given out where the gate has refused, the program has failed, or was to be spared.
+    refused: AtomicU64,
+    failed: AtomicU64,
+    spared: AtomicU64,
 }
 
 /// A request that may be answered with a copy, or whose answer may become one.
@@ -86,7 +115,9 @@ pub(crate) struct Question {
     method: Method,
     target: String,
     headers: HeaderMap,
-    asked: SystemTime,
+    asked: Moment,
+    /// What the mark of its target was then.
+    mark: u64,
     /// Whether it has no body.
     plain: bool,
 }
@@ -98,8 +129,46 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Stale {
     pub(crate) fn new(config: StaleConfig) -> Arc<Self> {
-        let store = Mutex::new(Store::new(config.memory));
-        Arc::new(Self { config, store, asked: Mutex::default() })
+        let store = Mutex::new(Store::new(config.memory - config.memory / MAKING));
+        Arc::new(Self {
+            config,
+            store,
+            changed: (0..MARKS).map(|_| AtomicU64::new(0)).collect(),
+            hasher: RandomState::new(),
+            making: AtomicUsize::new(0),
+            counts: Counts::default(),
+            asked: Mutex::default(),
+        })
+    }
+
+    /// How they stand, and what became of them.
+    pub(crate) fn counts(&self) -> Copies {
+        let (count, bytes) = lock(&self.store).extent();
+        let mut copies = Copies::default();
+        copies.count = count as u64;
+        copies.bytes = (bytes + self.making.load(Relaxed)) as u64;
+        copies.events = [
+            ("kept", &self.counts.kept),
+            ("forgotten", &self.counts.forgotten),
+            ("refused", &self.counts.refused),
+            ("failed", &self.counts.failed),
+            ("spared", &self.counts.spared),
+        ]
+        .map(|(event, count)| (event, count.load(Relaxed)))
+        .to_vec();
+        copies
+    }
+
+    fn mark(&self, target: &str) -> &AtomicU64 {
+        let hash = self.hasher.hash_one(target) as usize;
+        &self.changed[hash % self.changed.len()]
+    }
+
+    /// Forgets what there is of a target, and what is on its way.
+    fn invalidate(&self, store: &mut Store, target: &str) {
+        self.mark(target).fetch_add(1, Relaxed);
+        self.counts.forgotten.fetch_add(1, Relaxed);
+        store.invalidate(target);
     }
 
     /// What has to be remembered of a request, before it is handed on.
@@ -108,9 +177,10 @@ impl Stale {
         Some(Question {
             stale: Arc::clone(self),
             method: request.method().clone(),
+            mark: self.mark(&target).load(Relaxed),
             target,
             headers: request.headers().clone(),
-            asked: SystemTime::now(),
+            asked: Moment::now(),
             plain: request.body().is_end_stream(),
         })
     }
@@ -136,15 +206,17 @@ impl Question {
     pub(crate) fn instead_of(&self, refusal: &Response<Bytes>) -> Option<Response<Bytes>> {
         let overloaded = Reason::Overloaded.code();
         let reason = refusal.headers().get(&X_TIDEGATE_REASON)?;
-        (reason == overloaded)
-            .then(|| self.copy(Occasion::Failed, overloaded))?
-            .map(|(copy, _)| copy)
+        let (copy, _) =
+            (reason == overloaded).then(|| self.copy(Occasion::Failed, overloaded)).flatten()?;
+        self.stale.counts.refused.fetch_add(1, Relaxed);
+        Some(copy)
     }
 
     /// An answer that spares the program, and whether this request is to ask it nevertheless, so
     /// that there is a newer one.
     pub(crate) fn spared(&self) -> Option<(Response<Bytes>, Option<Anew>)> {
         let (answer, verdict) = self.copy(Occasion::Busy, Reason::Overloaded.code())?;
+        self.stale.counts.spared.fetch_add(1, Relaxed);
         let anew = (verdict == Verdict::Revalidate && self.method == Method::GET && self.plain)
             .then(|| Anew::of(self))
             .flatten();
@@ -156,7 +228,7 @@ impl Question {
         if !self.plain || !may_have_copy(&self.method, &self.headers) {
             return None;
         }
-        let now = SystemTime::now();
+        let now = Moment::now();
         let found = lock(&self.stale.store).find(&self.target, &self.headers, on, now);
         let (copy, verdict) = found?;
         let age = copy.freshness.age(now);
@@ -191,7 +263,10 @@ impl Question {
     ) -> Response<Recorded<B>> {
         if let Some(why) = failed(&answer) {
             return match self.copy(Occasion::Failed, why) {
-                Some((copy, _)) => copy.map(|body| Recorded::plain(ours(body))),
+                Some((copy, _)) => {
+                    self.stale.counts.failed.fetch_add(1, Relaxed);
+                    copy.map(|body| Recorded::plain(ours(body)))
+                }
                 None => answer.map(Recorded::plain),
             };
         }
@@ -208,12 +283,13 @@ impl Question {
     fn keep<B: Body<Data = Bytes>>(self, answer: Response<B>) -> Response<Recorded<B>> {
         let (head, body) = answer.into_parts();
         let config = &self.stale.config;
-        let freshness =
-            Freshness::of(&head.headers, self.asked, SystemTime::now(), config.if_error);
+        let freshness = Freshness::of(&head.headers, self.asked, Moment::now(), config.if_error);
         if head.status == StatusCode::NOT_MODIFIED {
             let mut store = lock(&self.stale.store);
-            let times = (self.asked, SystemTime::now(), config.if_error);
-            store.refresh(&self.target, &self.headers, &head.headers, times);
+            let times = (self.asked, Moment::now(), config.if_error);
+            if self.is_of_now() {
+                store.refresh(&self.target, &self.headers, &head.headers, times);
+            }
         }
         let large = body.size_hint().lower() > config.copy_max as u64;
         if large || !may_keep(&self.headers, head.status, &head.headers, &freshness) {
@@ -227,6 +303,7 @@ impl Question {
         let recording = Recording {
             copy: Copy { headers, body: Bytes::new(), freshness, selected },
             bytes: BytesMut::new(),
+            room: Room { stale: Arc::clone(&self.stale), bytes: 0 },
             question: self,
         };
         if body.is_end_stream() {
@@ -237,13 +314,19 @@ impl Question {
         Response::from_parts(head, body)
     }
 
+    /// Whether nothing has changed its target since it was asked. To be asked under the lock of the
+    /// store, as changes are made.
+    fn is_of_now(&self) -> bool {
+        self.stale.mark(&self.target).load(Relaxed) == self.mark
+    }
+
     /// What it has changed is not what there are copies of (RFC 9111, section 4.4).
     fn invalidate<B>(&self, answer: &Response<B>) {
         if !(answer.status().is_success() || answer.status().is_redirection()) {
             return;
         }
         let mut store = lock(&self.stale.store);
-        store.invalidate(&self.target);
+        self.stale.invalidate(&mut store, &self.target);
         let host = self.target.split('\n').next().unwrap_or_default();
         for name in [LOCATION, CONTENT_LOCATION] {
             let named = answer.headers().get(name).and_then(|value| value.to_str().ok());
@@ -251,7 +334,7 @@ impl Question {
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
             // Of other hosts it knows nothing.
             if uri.authority().is_none_or(|named| named.as_str().eq_ignore_ascii_case(host)) {
-                store.invalidate(&format!("{host}\n{path}"));
+                self.stale.invalidate(&mut store, &format!("{host}\n{path}"));
             }
         }
     }
@@ -312,6 +395,30 @@ struct Recording {
     question: Question,
     copy: Copy,
     bytes: BytesMut,
+    room: Room,
+}
+
+/// Bytes of a copy that is being made, until this is dropped.
+#[derive(Debug)]
+struct Room {
+    stale: Arc<Stale>,
+    bytes: usize,
+}
+
+impl Room {
+    /// So many in all, if there is room for them.
+    fn is_enough_for(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        self.bytes += more;
+        let before = self.stale.making.fetch_add(more, Relaxed);
+        before.saturating_add(more) <= self.stale.config.memory / MAKING
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.stale.making.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 impl Recording {
@@ -321,8 +428,12 @@ impl Recording {
         let length = self.copy.body.len();
         self.copy.headers.remove(TRANSFER_ENCODING);
         self.copy.headers.insert(CONTENT_LENGTH, length.into());
-        let Question { stale, target, headers, .. } = self.question;
-        lock(&stale.store).insert(&target, &headers, self.copy);
+        let question = &self.question;
+        let mut store = lock(&question.stale.store);
+        if question.is_of_now() {
+            question.stale.counts.kept.fetch_add(1, Relaxed);
+            store.insert(&question.target, &question.headers, self.copy);
+        }
     }
 }
 
@@ -345,6 +456,9 @@ impl<B: Body<Data = Bytes> + Unpin> Recorded<B> {
                     return;
                 }
                 recording.bytes.extend_from_slice(data);
+                if !recording.room.is_enough_for(recording.bytes.capacity()) {
+                    return;
+                }
                 if self.body.is_end_stream() {
                     recording.done();
                 } else {

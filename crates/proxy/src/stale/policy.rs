@@ -23,7 +23,25 @@ use http::header::{
     IF_UNMODIFIED_SINCE, SET_COOKIE, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use std::time::{Duration, SystemTime};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant, SystemTime};
+
+/// A moment by both clocks. Dates in headers are the wall's; how long a copy has lain here is not
+/// to be told by a clock that somebody may set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) wall: SystemTime,
+    /// Since some moment that is the same for all.
+    pub(super) here: Duration,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let start = *START;
+        Self { wall: SystemTime::now(), here: start.elapsed() }
+    }
+}
 
 /// Why a copy is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +68,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Freshness {
     /// When it came, and how old it was then.
-    came: SystemTime,
+    came: Duration,
     age: u64,
     lifetime: u64,
     /// For how long after that it may be given out, if at all.
@@ -63,16 +81,11 @@ pub(super) struct Freshness {
 impl Freshness {
     /// Of an answer that was asked for and came at these times. `if_error` is what whoever runs the
     /// proxy allows where the answer does not say.
-    pub(super) fn of(
-        answer: &HeaderMap,
-        asked: SystemTime,
-        came: SystemTime,
-        if_error: Duration,
-    ) -> Self {
+    pub(super) fn of(answer: &HeaderMap, asked: Moment, came: Moment, if_error: Duration) -> Self {
         let said = Directives::of(answer);
-        let date = date(answer, &DATE).unwrap_or(came);
-        let delay = came.duration_since(asked).unwrap_or_default().as_secs();
-        let apparent = came.duration_since(date).unwrap_or_default().as_secs();
+        let date = date(answer, &DATE).unwrap_or(came.wall);
+        let delay = came.here.saturating_sub(asked.here).as_secs();
+        let apparent = came.wall.duration_since(date).unwrap_or_default().as_secs();
         let old = answer.get(AGE).and_then(|age| seconds(age.to_str().ok()?.trim())).unwrap_or(0);
         let expires = || {
             let value = answer.get(EXPIRES)?;
@@ -85,7 +98,7 @@ impl Freshness {
         let stale = !checked && said.s_maxage.is_none();
         let only_if = |seconds: u64| if stale { seconds } else { 0 };
         Self {
-            came,
+            came: came.here,
             age: apparent.max(old.saturating_add(delay)),
             lifetime,
             if_error: only_if(said.if_error.unwrap_or(if_error.as_secs())),
@@ -100,14 +113,13 @@ impl Freshness {
     }
 
     /// In seconds.
-    pub(super) fn age(&self, now: SystemTime) -> u64 {
-        // A clock that has stepped back makes nothing younger.
-        let here = now.duration_since(self.came).unwrap_or_default().as_secs();
+    pub(super) fn age(&self, now: Moment) -> u64 {
+        let here = now.here.saturating_sub(self.came).as_secs();
         self.age.saturating_add(here)
     }
 
     /// Whether it may be given to a caller who says this.
-    pub(super) fn verdict(&self, caller: &Directives, on: Occasion, now: SystemTime) -> Verdict {
+    pub(super) fn verdict(&self, caller: &Directives, on: Occasion, now: Moment) -> Verdict {
         let age = self.age(now);
         // One who wants nothing stored is given nothing that was.
         if caller.no_cache || caller.no_store || caller.max_age.is_some_and(|max| age > max) {

@@ -5,13 +5,14 @@
 //! counted with its headers and what it takes to find it.
 
 use super::directives::Directives;
-use super::policy::{Freshness, Occasion, Selected, Verdict, is_selected, may_keep, selected};
+use super::policy::{
+    Freshness, Moment, Occasion, Selected, Verdict, is_selected, may_keep, selected,
+};
 use bytes::Bytes;
 use core::time::Duration;
 use http::header::{AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, StatusCode};
 use std::collections::{BTreeMap, HashMap};
-use std::time::SystemTime;
 use tidegate_wire::headers::{ENDPOINT_LOAD_METRICS, ENDPOINT_LOAD_METRICS_BIN};
 
 /// How many choices of one target are kept. `vary: user-agent` makes any number of them.
@@ -63,13 +64,18 @@ impl Store {
         Self { size_max, size: 0, uses: 0, copies: HashMap::new(), order: BTreeMap::new() }
     }
 
+    /// How many there are, and what they take.
+    pub(super) fn extent(&self) -> (usize, usize) {
+        (self.order.len(), self.size)
+    }
+
     /// The copy for a request, if there is one that may be given out.
     pub(super) fn find(
         &mut self,
         target: &str,
         request: &HeaderMap,
         on: Occasion,
-        now: SystemTime,
+        now: Moment,
     ) -> Option<(Copy, Verdict)> {
         let caller = Directives::of(request);
         // The last that came is the last of its choices.
@@ -117,7 +123,7 @@ impl Store {
         target: &str,
         request: &HeaderMap,
         said: &HeaderMap,
-        (asked, came, if_error): (SystemTime, SystemTime, Duration),
+        (asked, came, if_error): (Moment, Moment, Duration),
     ) {
         let Some(etag) = said.get(ETAG).filter(|etag| !etag.as_bytes().starts_with(b"W/")) else {
             return;
@@ -203,6 +209,7 @@ mod tests {
     use core::time::Duration;
     use http::{HeaderName, HeaderValue};
     use proptest::prelude::*;
+    use std::time::SystemTime;
 
     fn headers(fields: &[(&str, &str)]) -> HeaderMap {
         let field = |(name, value): &(&str, &str)| {
@@ -211,8 +218,9 @@ mod tests {
         fields.iter().map(field).collect()
     }
 
-    fn at(seconds: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
+    fn at(seconds: u64) -> Moment {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds);
+        Moment { wall, here: Duration::from_secs(seconds) }
     }
 
     fn copy(request: &HeaderMap, answer: &[(&str, &str)], body: &str, came: u64) -> Copy {

@@ -59,3 +59,51 @@ async fn what_a_question_names_is_one_target_however_it_is_written() {
     assert_eq!(of("/app.js", Some("shop/static")), None);
     assert_ne!(of("/b", Some("shop")), of("/a/b", Some("shop")));
 }
+
+/// A PUT is answered while a GET that was sent before is still on its way: what that brings may be
+/// what was there before.
+#[tokio::test]
+async fn an_answer_that_was_asked_for_before_a_change_is_not_kept() {
+    let stale = Stale::new(StaleConfig::default());
+    let slow = stale.question(&request(&[])).unwrap();
+    let mut put = request(&[]);
+    *put.method_mut() = Method::PUT;
+    let changed = stale.question(&put).unwrap();
+    drop(changed.settle(Response::new(Full::<Bytes>::default()), Full::from));
+    let old = Response::builder().header("cache-control", "max-age=60").body(Full::from("old"));
+    let passed = slow.clone().settle(old.unwrap(), Full::from);
+    assert_eq!(passed.into_body().collect().await.unwrap().to_bytes(), "old");
+    assert!(slow.spared().is_none(), "it was not kept");
+    pass(&stale, "max-age=60", "new").await;
+    assert_eq!(slow.spared().unwrap().0.body(), "new");
+}
+
+/// Readers that stop in the middle of their answers hold what was copied of them.
+#[tokio::test]
+async fn copies_that_are_being_made_take_no_more_than_their_part() {
+    let config = StaleConfig { memory: 1 << 20, ..StaleConfig::default() };
+    let stale = Stale::new(config);
+    let chunk = Bytes::from(vec![b'x'; 64 << 10]);
+    let mut held = Vec::new();
+    for n in 0..100 {
+        let mut asked = request(&[]);
+        *asked.uri_mut() = format!("/{n}").parse().unwrap();
+        let frame = || Ok::<_, core::convert::Infallible>(Frame::data(chunk.clone()));
+        let two = futures_util::stream::iter([frame(), frame()]);
+        let body = http_body_util::StreamBody::new(two);
+        let answer = Response::builder().header("cache-control", "max-age=60").body(body);
+        let question = stale.question(&asked).unwrap();
+        let mut body = question.settle(answer.unwrap(), |_| unreachable!()).into_body();
+        body.frame().await.unwrap().unwrap();
+        held.push(body);
+        let recorded = |body: &Recorded<_>| {
+            body.recording.as_ref().map_or(0, |recording| recording.bytes.capacity())
+        };
+        let bytes: usize = held.iter().map(recorded).sum();
+        assert!(bytes <= config.memory / 4, "{bytes} after {n}");
+        assert_eq!(stale.making.load(Relaxed), bytes);
+    }
+    assert!(held.iter().any(|body| body.recording.is_some()));
+    drop(held);
+    assert_eq!(stale.making.load(Relaxed), 0);
+}

@@ -232,6 +232,28 @@ async fn who_waits_in_vain_is_never_sent() {
     assert_eq!(backend.paths(), ["/first", "/last"]);
 }
 
+/// What was sent may be refused and wait again, and is kept for that: it counts for as long.
+#[tokio::test]
+async fn what_may_have_to_wait_again_keeps_its_room() {
+    let backend = Backend::new().await;
+    // Room for one of them, and not for two.
+    let one = |queue: &mut QueueConfig| queue.bytes_max = 2_000;
+    let proxy = Running::start(shown(batch(queue(&[backend.address], one))));
+    let mut first = send(&proxy, "/first", "").await;
+    backend.has(1).await;
+    assert_eq!(metric(&proxy, "tidegate_batch_queued_requests").await, 0.0);
+    assert!(metric(&proxy, "tidegate_batch_queued_bytes").await > 1_000.0);
+    let mut second = send(&proxy, "/second", "").await;
+    let answer = read_answer(&mut second).await;
+    assert!(answer.contains("x-tidegate-reason: queue_full"), "{answer}");
+    backend.go.add_permits(1);
+    assert!(read_answer(&mut first).await.starts_with("HTTP/1.1 200 "));
+    assert_eq!(metric(&proxy, "tidegate_batch_queued_bytes").await, 0.0);
+    second.write_all(request("/again", "").as_bytes()).await.unwrap();
+    backend.go.add_permits(1);
+    assert!(read_answer(&mut second).await.starts_with("HTTP/1.1 200 "));
+}
+
 #[tokio::test]
 async fn what_backends_refuse_waits_again() {
     let backend = Backend::new().await;

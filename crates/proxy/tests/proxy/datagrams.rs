@@ -8,6 +8,7 @@ use http_body_util::Full;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
+use tidegate_proxy::EdgeConfig;
 use tidegate_proxy::outbound::{Check, HealthConfig};
 use tidegate_wire::health::{Answer, Question, SIZE, State};
 use tokio::net::UdpSocket;
@@ -71,6 +72,28 @@ async fn questions_are_answered_and_nothing_else_is() {
     socket.send(&Question { nonce: [7; 16], waited: Some(first.again) }.encode()).await.unwrap();
     let last = answer(&socket).await;
     assert_eq!((last.nonce, last.state), ([7; 16], State::LameDuck));
+}
+
+/// Strangers are told that somebody serves, and not how busy.
+#[tokio::test]
+async fn in_front_of_strangers_nothing_is_said_of_the_load() {
+    for (edge, known) in [(None, 1), (Some(EdgeConfig::default()), 0)] {
+        let mut config = config(program(|_| core::future::pending()).await);
+        config.health_udp = Some(ANY.parse().unwrap());
+        config.edge = edge;
+        let proxy = Running::start(config);
+        let mut client = client(proxy.address()).await;
+        let request = Request::get("/").header("host", "x").body(Full::<Bytes>::default());
+        let asked = tokio::spawn(client.send_request(request.unwrap()));
+        while proxy.get().task().snapshot().requests.inflight() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let socket = asker(proxy.get().datagrams().unwrap().0).await;
+        socket.send(&Question { nonce: [7; 16], waited: None }.encode()).await.unwrap();
+        let answer = answer(&socket).await;
+        assert_eq!((answer.state, answer.rif), (State::Serving, known));
+        asked.abort();
+    }
 }
 
 /// Answers questions at a port as it is told, after something that should not be believed.

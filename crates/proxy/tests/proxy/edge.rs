@@ -117,7 +117,8 @@ async fn nor_does_it_in_trailers() {
     let mut io = TcpStream::connect(proxy.address()).await.unwrap();
     io.write_all(
         b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
-          2\r\nhi\r\n0\r\nx-sum: 1\r\nx-criticality: CRITICAL_PLUS\r\nkeep-alive: 5\r\n\r\n",
+          2\r\nhi\r\n0\r\nx-sum: 1\r\nx-criticality: CRITICAL_PLUS\r\nkeep-alive: 5\r\n\
+          x-forwarded-for: 10.0.0.1\r\nx-real-ip: 10.0.0.1\r\n\r\n",
     )
     .await
     .unwrap();

@@ -183,6 +183,41 @@ async fn a_program_that_hangs_up_is_a_502_and_one_that_is_late_a_504() {
     assert_eq!(proxy.get().task().gate().counts().inflight(), 1);
 }
 
+/// Each is alone with its wait: by then nobody looks any more for the one before it.
+#[tokio::test]
+async fn a_program_that_hangs_on_a_warm_connection_is_a_504_by_http2_too() {
+    let address = program(|request| async move {
+        if request.uri().path() == "/hang" {
+            core::future::pending::<()>().await;
+        }
+        echo(request).await
+    })
+    .await;
+    let limit = Duration::from_millis(100);
+    let mut config = config(address);
+    config.answer_timeout = Some(limit);
+    // Far longer than the pauses below.
+    config.pool.idle_max = Duration::from_secs(60);
+    let proxy = Running::start(config);
+    let mut client = client_h2(proxy.address()).await;
+    let request = |path: &str| {
+        let uri = format!("http://shop{path}");
+        Request::builder().uri(uri).body(Full::<Bytes>::default()).unwrap()
+    };
+    for _ in 0..2 {
+        let warm = client.send_request(request("/")).await.unwrap();
+        assert_eq!(warm.status(), StatusCode::OK);
+        text(warm).await;
+        tokio::time::sleep(limit * 3).await;
+        let hung = client.send_request(request("/hang"));
+        let hung = tokio::time::timeout(Duration::from_secs(5), hung).await;
+        let hung = hung.expect("an answer in the program's place").unwrap();
+        assert_eq!(hung.status(), StatusCode::GATEWAY_TIMEOUT);
+        assert_eq!(hung.headers()["x-tidegate-reason"], "upstream_timeout");
+        tokio::time::sleep(limit * 3).await;
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_asks_first_is_told_to_go_on() {
     let proxy = Running::start(config(program(echo).await));

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod admin;
 mod authority;
 mod batch;
+mod conformance;
 mod connections;
 mod datagrams;
 mod edge;

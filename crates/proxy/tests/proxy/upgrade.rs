@@ -2,17 +2,21 @@
 
 use crate::support::{ANY, Running, config, program, read_answer};
 use bytes::Bytes;
+use core::time::Duration;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use tidegate_proxy::EdgeConfig;
+use tidegate_proxy::edge::Allowance;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const ASK: &[u8] = b"GET /chat HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: echo\r\n\r\n";
 
-#[tokio::test]
-async fn what_follows_an_upgrade_passes_both_ways() {
-    let address = program(|mut request| async move {
+/// A program that says all again in capitals, once the protocol is changed.
+async fn loud() -> SocketAddr {
+    program(|mut request| async move {
         assert_eq!(request.headers()["upgrade"], "echo");
         let upgraded = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
@@ -28,8 +32,12 @@ async fn what_follows_an_upgrade_passes_both_ways() {
         response.headers_mut().insert("connection", "upgrade".parse().unwrap());
         response
     })
-    .await;
-    let proxy = Running::start(config(address));
+    .await
+}
+
+#[tokio::test]
+async fn what_follows_an_upgrade_passes_both_ways() {
+    let proxy = Running::start(config(loud().await));
     let mut io = TcpStream::connect(proxy.address()).await.unwrap();
     io.write_all(ASK).await.unwrap();
     let head = read_answer(&mut io).await.to_lowercase();
@@ -43,6 +51,55 @@ async fn what_follows_an_upgrade_passes_both_ways() {
     }
     // It is no request any more.
     assert_eq!(proxy.get().task().gate().counts().inflight(), 0);
+}
+
+/// Whether somebody is let in at `address`: asked again until it is as it should be, as places are
+/// given back a moment after their connections have ended.
+async fn is_let_in(address: SocketAddr, should: bool) -> bool {
+    let mut found = !should;
+    for _ in 0..200 {
+        let mut answer = Vec::new();
+        // Who is not let in is cut off, be it while it connects, writes or reads.
+        if let Ok(mut io) = TcpStream::connect(address).await {
+            let ask = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            let _ = io.write_all(ask).await;
+            let _ = io.read_to_end(&mut answer).await;
+        }
+        found = answer.starts_with(b"HTTP/1.1");
+        if found == should {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    found
+}
+
+/// What is no HTTP any more is a connection all the same: without its place, whoever asks for an
+/// upgrade could have any number of them.
+#[tokio::test]
+async fn a_tunnel_keeps_its_place() {
+    for edge in [false, true] {
+        let mut config = config(loud().await);
+        if edge {
+            let mut strangers = EdgeConfig::default();
+            strangers.connections = Allowance::at_once(1);
+            config.edge = Some(strangers);
+        } else {
+            config.connections.open_max = 1;
+        }
+        let proxy = Running::start(config);
+        let mut io = TcpStream::connect(proxy.address()).await.unwrap();
+        io.write_all(ASK).await.unwrap();
+        assert!(read_answer(&mut io).await.starts_with("HTTP/1.1 101"));
+        let mut echoed = [0; 2];
+        io.write_all(b"hi").await.unwrap();
+        io.read_exact(&mut echoed).await.unwrap();
+        for _ in 0..10 {
+            assert!(!is_let_in(proxy.address(), false).await, "edge: {edge}");
+        }
+        drop(io);
+        assert!(is_let_in(proxy.address(), true).await, "edge: {edge}");
+    }
 }
 
 #[tokio::test]

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 /// An evening in 2023, 22:13:20, in seconds since 1970; times below count from it.
 const EVENING: u64 = 1_700_000_000;
 
-fn at(seconds: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(EVENING + seconds)
+fn at(seconds: u64) -> Moment {
+    let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(EVENING + seconds);
+    Moment { wall, here: Duration::from_secs(seconds) }
 }
 
 fn headers(lines: &str) -> HeaderMap {
@@ -61,12 +62,22 @@ fn ages() {
         // A clock that is ahead of ours makes nothing younger.
         (format!("date: {}", dated(500)), 100, 100, 110, 10),
         ("age: soon".to_owned(), 100, 100, 110, 10),
-        // Our own stepped back.
-        (String::new(), 100, 100, 50, 0),
-        (String::new(), 100, 90, 95, 5),
     ] {
         let found = Freshness::of(&headers(&answer), at(asked), at(came), Duration::ZERO);
         assert_eq!(found.age(at(now)), age, "{answer} at {now}");
+    }
+}
+
+/// Somebody sets the clock of the machine, back or ahead, while a copy lies here.
+#[test]
+fn how_long_a_copy_is_here_is_not_told_by_the_wall() {
+    let found = freshness("cache-control: max-age=60");
+    for set in [0, 10, 1_000_000] {
+        let moved = |seconds: u64| Moment { wall: at(set).wall, ..at(seconds) };
+        assert_eq!(found.age(moved(130)), 30, "set to {set}");
+        let verdict = |now| found.verdict(&Directives::default(), Occasion::Failed, now);
+        assert_eq!(verdict(moved(159)), Verdict::Fresh, "set to {set}");
+        assert_eq!(verdict(moved(160)), Verdict::No, "set to {set}");
     }
 }
 
