@@ -6,10 +6,11 @@
 use crate::{Ending, Failure};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tidegate_proxy::ServiceConfig;
 use tidegate_proxy::config::Role;
 use tidegate_quota::Config;
+use tidegate_quota::config::Own;
 
 /// The exit code if a file is refused.
 const REFUSED: u8 = 2;
@@ -20,18 +21,33 @@ pub(crate) struct Options {
     /// Configurations of quota servers and proxies
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
+    /// The file of a quota server that takes its limits from etcd: the others are such limits
+    #[arg(long, value_name = "FILE")]
+    limits_of: Option<PathBuf>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     let mut ending = Ending::default();
+    let own = match &options.limits_of {
+        None => None,
+        Some(file) => {
+            let (name, text) = read(file)?;
+            match Config::parse(&name, &text) {
+                Ok(config) => Some(Own::of(&config)),
+                Err(refused) => {
+                    let err = format!("error: {refused}\n");
+                    return Ok(Ending { err, code: REFUSED, ..ending });
+                }
+            }
+        }
+    };
     for file in &options.files {
-        let name = file.display().to_string();
-        let text = fs::read_to_string(file).map_err(|error| Failure {
-            what: format!("could not read {name}"),
-            why: error.to_string(),
-            next: "give files that can be read",
-        })?;
-        match check(&name, &text) {
+        let (name, text) = read(file)?;
+        let found = match &own {
+            Some(own) => check_limits(&name, &text, own),
+            None => check(&name, &text),
+        };
+        match found {
             // Writing to a string cannot fail.
             Ok(found) => writeln!(ending.out, "{name}: {found}").unwrap_or_default(),
             Err(refused) => {
@@ -41,6 +57,22 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
         }
     }
     Ok(ending)
+}
+
+fn read(file: &Path) -> Result<(String, String), Failure> {
+    let name = file.display().to_string();
+    let text = fs::read_to_string(file).map_err(|error| Failure {
+        what: format!("could not read {name}"),
+        why: error.to_string(),
+        next: "give files that can be read",
+    })?;
+    Ok((name, text))
+}
+
+/// Limits for etcd, as a server with such a file of its own would read them.
+fn check_limits(name: &str, text: &str, own: &Own) -> Result<String, String> {
+    let config = Config::parse_limits(name, text, own).map_err(|refused| refused.to_string())?;
+    Ok(format!("limits for quota servers\n  {}", config.summary().replace('\n', "\n  ")))
 }
 
 fn check(name: &str, text: &str) -> Result<String, String> {
@@ -122,6 +154,19 @@ mod tests {
         let bad = check("p.yaml", "upstream: 127.0.0.1:8080\nmod: dark\n").unwrap_err();
         assert!(bad.starts_with("p.yaml:2:"), "{bad}");
         assert!(check("p.yaml", "a: 1\n").unwrap_err().contains("`upstream:`"));
+    }
+
+    #[test]
+    fn limits_for_etcd_are_read_as_a_server_would() {
+        let server = "quota:\n  tls: { cert: c, key: k, client_ca: a }\n  election: { etcd: \
+                      ['http://e:1'] }\n";
+        let own = Own::of(&Config::parse("server.yaml", server).unwrap());
+        let listed = "quota: { services: { search: { default: 1, tasks: [dns:a] } } }\n";
+        let found = check_limits("limits.yaml", listed, &own).unwrap();
+        assert!(found.starts_with("limits for quota servers\n  ") && found.contains("search"));
+        assert!(check("limits.yaml", listed).unwrap_err().contains("not asked for any"));
+        let open = "quota: { services: { search: { default: 1 } } }\n";
+        assert!(check_limits("limits.yaml", open, &own).unwrap_err().contains("nobody may report"));
     }
 
     #[test]

@@ -100,6 +100,11 @@ const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8001)
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Options {
+    /// What stands in the file, if it can be read.
+    fn text(&self) -> Option<Vec<u8>> {
+        self.config.as_deref().map(std::fs::read).and_then(Result::ok)
+    }
+
     /// What the file says, and over it what the command line does, which knows the inbound role
     /// only.
     fn resolve(&self) -> Result<Role, Failure> {
@@ -167,7 +172,12 @@ fn refused(why: String) -> Failure {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
+    // Before it is made sense of: what is written from now on is another file.
+    let text = options.text();
     let role = options.resolve()?;
+    // Each connection takes one, and what most systems give at first is for a tenth of those that
+    // there may be.
+    crate::demo::service::raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failure(&error.into()))?;
     let asked = options.handover.as_deref().map(handover::ask).transpose();
@@ -183,15 +193,16 @@ pub(crate) fn run(options: &Options) -> Result<Ending, Failure> {
     announce(&proxy, &role);
     let mut reign = Reign::new(proxy);
     runtime.block_on(async {
-        reign.proxy().life().reached(Phase::Serving).await;
-        let declined = take_over(&reign, predecessor);
-        if let (None, Some(path)) = (&declined, &options.handover) {
-            wait_for_heirs(&reign, path);
-        }
-        if declined.is_none() {
+        // One that ends as soon as it is there takes nobody's place.
+        let serves = reign.proxy().life().reached(Phase::Serving).await == Phase::Serving;
+        let declined = take_over(&reign, predecessor.filter(|_| serves));
+        if serves && declined.is_none() {
+            if let Some(path) = &options.handover {
+                wait_for_heirs(&reign, path);
+            }
             notify::serving();
         }
-        watch_over(&mut reign, options, signals).await;
+        watch_over(&mut reign, options, signals, text).await;
         reign.over().await;
         declined.map_or(Ok(()), |error| Err(not_handed(&error)))
     })?;
@@ -229,8 +240,13 @@ fn wait_for_heirs(reign: &Reign, path: &Path) {
 }
 
 /// Until it is to end: says what is refused, and reads the file again when it is another.
-async fn watch_over(reign: &mut Reign, options: &Options, mut signals: Signals) {
-    let mut text = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
+/// What was read first is `text`.
+async fn watch_over(
+    reign: &mut Reign,
+    options: &Options,
+    mut signals: Signals,
+    mut text: Option<Vec<u8>>,
+) {
     let mut last = counts(reign.proxy());
     let mut say_due = Instant::now() + SAY_EVERY;
     let mut leaving = Box::pin(reign.proxy().life().reached(Phase::LameDuck));
@@ -244,12 +260,11 @@ async fn watch_over(reign: &mut Reign, options: &Options, mut signals: Signals) 
             () = next(&mut signals.reload) => true,
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
-        let now = options.config.as_deref().map(std::fs::read).and_then(Result::ok);
+        let now = options.text();
         let changed = now.is_some() && now != text;
         if asked || changed {
             text = now.or(text);
             if reload(reign, options, changed).await {
-                end_on_signals(reign.proxy());
                 leaving = Box::pin(reign.proxy().life().reached(Phase::LameDuck));
                 last = counts(reign.proxy());
             }
@@ -332,11 +347,13 @@ async fn reload(reign: &mut Reign, options: &Options, changed: bool) -> bool {
         return false;
     }
     match reign.succeed(role.clone()).await {
-        Ok(()) => {
+        Ok(true) => {
             say(&format!("read anew, and started anew for: {}", anew.join(", ")));
             announce(reign.proxy(), &role);
             true
         }
+        // It is to end: what the file says now is for whoever is started next.
+        Ok(false) => false,
         Err(error) => {
             say(&format!("the configuration cannot run, it goes on as before: {error}"));
             false

@@ -212,6 +212,19 @@ impl Files {
         self.folder.join("handover.sock")
     }
 
+    /// Somebody who asks to take over.
+    fn heir(&self) -> std::os::unix::net::UnixStream {
+        let began = std::time::Instant::now();
+        loop {
+            // It waits for successors some time after it serves.
+            match std::os::unix::net::UnixStream::connect(self.socket()) {
+                Ok(io) => return io,
+                Err(error) if began.elapsed().as_secs() > 60 => panic!("{error}"),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
     fn write(&self, rest: &str) {
         let text = format!(
             "upstream: {}\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n\
@@ -322,13 +335,7 @@ fn strangers_and_the_dead_are_no_predecessors() {
     let mut proxy = Proxy::start(&files.config(), &files.socket());
     proxy.said("dashboard at");
     // Who does not speak our language changes nothing.
-    let mut other = loop {
-        // It waits for successors some time after it serves.
-        match std::os::unix::net::UnixStream::connect(files.socket()) {
-            Ok(io) => break io,
-            Err(_) => std::thread::yield_now(),
-        }
-    };
+    let mut other = files.heir();
     other.write_all(b"hello\n").unwrap();
     let mut answer = String::new();
     other.read_to_string(&mut answer).unwrap();
@@ -348,12 +355,29 @@ fn strangers_and_the_dead_are_no_predecessors() {
     assert!(files.socket().exists());
     let mut next = Proxy::start(&files.config(), &files.socket());
     next.said("dashboard at");
+    // It has put its own there once it answers.
+    drop(files.heir());
+    next.said("nobody has taken over: it broke off");
     next.signal(rustix::process::Signal::INT);
     next.said("leaving");
     next.signal(rustix::process::Signal::INT);
     next.said("0 requests handed on");
     assert!(next.child.wait().unwrap().success());
     assert!(!files.socket().exists(), "what it has made it takes away");
+}
+
+#[test]
+fn one_that_was_replaced_leaves_the_place_to_its_successor() {
+    let (upstream, _) = program();
+    let files = Files::new("place", upstream);
+    files.write("");
+    let mut proxy = Proxy::start(&files.config(), &files.socket());
+    proxy.said("dashboard at");
+    let mut successor = files.heir();
+    successor.write_all(b"tidegate-handover 1\nserving\n").unwrap();
+    proxy.said("a successor has taken over");
+    assert_eq!(proxy.ended(), 0);
+    assert!(files.socket().exists(), "it is not the replaced one's any more");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// A program that says `ok` to whatever comes.
 fn program() -> SocketAddr {
@@ -177,4 +179,160 @@ fn a_file_runs_the_edge_and_the_batch_role() {
         proxy.signal(rustix::process::Signal::TERM);
         proxy.said("leaving");
     }
+}
+
+/// What the kernel has given it, in KiB.
+fn memory(proxy: &Proxy) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Waits until it has no more than that. Connections are put to rest after a second or two, and the
+/// allocator gives back in its own time.
+fn settles(proxy: &Proxy, at_most: u64, what: &str) {
+    let mut seen = 0;
+    for _ in 0..600 {
+        seen = memory(proxy);
+        if seen <= at_most {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{what}: {seen} KiB, and there may be {at_most}");
+}
+
+/// Ten thousand idle connections are to fit into 150 MiB, those that were used as those that were
+/// not: 15 KiB each. Here there are fewer, and all that is not theirs is left out.
+#[test]
+fn idle_connections_take_little_memory_before_and_after_use() {
+    const COUNT: u64 = 800;
+    const EACH: u64 = 15;
+    let upstream = program();
+    // Those that are closed take none.
+    let text = format!("upstream: {upstream}\nworkers: 2\ntimeouts: {{ header: 1h }}\n");
+    let path = file("idle.yaml", &text);
+    let proxy = Proxy::start(&["--config", path.to_str().unwrap()]);
+    // What it takes to serve at all.
+    for _ in 0..20 {
+        assert!(proxy.ask().ends_with("ok"));
+    }
+    let base = memory(&proxy);
+    let connect = |_| TcpStream::connect(&proxy.address).unwrap();
+    let mut all: Vec<TcpStream> = (0..COUNT).map(connect).collect();
+    settles(&proxy, base + COUNT * EACH, "fresh");
+    let ask = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    // More than once: what was given back can be had again.
+    for _ in 0..2 {
+        for io in &mut all {
+            io.write_all(ask).unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"ok") {
+                let mut piece = [0; 512];
+                let length = io.read(&mut piece).unwrap();
+                assert!(length > 0, "it has hung up");
+                answer.extend_from_slice(&piece[..length]);
+            }
+        }
+        settles(&proxy, base + COUNT * EACH, "after use");
+    }
+}
+
+/// A program that holds `/warm` and `/slow` back until it is told.
+struct Holding {
+    address: SocketAddr,
+    /// How many of each are in it.
+    inside: Arc<[AtomicUsize; 2]>,
+    go: Arc<[AtomicUsize; 2]>,
+}
+
+const WARM: usize = 0;
+const SLOW: usize = 1;
+
+impl Holding {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let holding = Self { address, inside: Arc::default(), go: Arc::default() };
+        let (inside, go) = (holding.inside.clone(), holding.go.clone());
+        std::thread::spawn(move || {
+            for io in listener.incoming() {
+                let (inside, go) = (inside.clone(), go.clone());
+                std::thread::spawn(move || {
+                    let mut io = io.unwrap();
+                    let mut buffer = [0; 4096];
+                    while let Ok(length @ 1..) = io.read(&mut buffer) {
+                        let kind = usize::from(buffer[..length].starts_with(b"GET /slow"));
+                        inside[kind].fetch_add(1, SeqCst);
+                        while go[kind].load(SeqCst) == 0 {
+                            std::thread::sleep(std::time::Duration::from_millis(1));
+                        }
+                        let _ = io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+                    }
+                });
+            }
+        });
+        holding
+    }
+
+    fn has(&self, kind: usize, count: usize) {
+        let began = std::time::Instant::now();
+        while self.inside[kind].load(SeqCst) < count {
+            assert!(began.elapsed().as_secs() < 60, "{count} requests never come");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+/// How many sockets listen at `address`.
+fn listeners(address: &str) -> usize {
+    let port = address.rsplit(':').next().unwrap().parse::<u16>().unwrap();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let local = format!(":{port:04X} 00000000:0000 0A");
+    table.lines().filter(|line| line.contains(&local)).count()
+}
+
+/// One that starts for a reload shares the sockets, and serves as soon as it is there, also if
+/// SIGTERM came meanwhile. What it has taken by then is answered.
+#[test]
+fn one_that_comes_up_when_the_end_has_come_finishes_what_it_has_taken() {
+    const SOCKETS: usize = 32;
+    const REQUESTS: usize = 6;
+    let program = Holding::start();
+    let upstream = program.address;
+    let text = format!("upstream: {upstream}\nworkers: 1\ndrain: {{ delay: 5s, limit: 60s }}\n");
+    let path = file("late.yaml", &text);
+    let mut proxy = Proxy::start(&["--config", path.to_str().unwrap()]);
+    assert_eq!(listeners(&proxy.address), 1);
+    // It warms up, which takes as long as the test wants, and has sockets of its own beside.
+    let more = format!("prewarm: {{ paths: [/warm], limit: 60s }}\nworkers: {SOCKETS}\n");
+    std::fs::write(&path, text.replace("workers: 1\n", &more)).unwrap();
+    program.has(WARM, 1);
+    assert_eq!(listeners(&proxy.address), SOCKETS);
+    proxy.signal(rustix::process::Signal::TERM);
+    proxy.said("leaving");
+    program.go[WARM].store(1, SeqCst);
+    // Nearly all of these are dealt to sockets that only the late one has.
+    let asked: Vec<TcpStream> = (0..REQUESTS)
+        .map(|_| {
+            let mut io = TcpStream::connect(&proxy.address).unwrap();
+            io.write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            io
+        })
+        .collect();
+    program.has(SLOW, REQUESTS);
+    // Nobody takes connections any more.
+    let began = std::time::Instant::now();
+    while TcpStream::connect(&proxy.address).is_ok() {
+        assert!(began.elapsed().as_secs() < 60, "it goes on to take connections");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    program.go[SLOW].store(1, SeqCst);
+    for mut io in asked {
+        let mut answer = String::new();
+        let _ = io.read_to_string(&mut answer);
+        assert!(answer.ends_with("ok"), "{answer:?}");
+    }
+    proxy.said("0 of them not finished");
+    assert!(proxy.child.wait().unwrap().success());
 }

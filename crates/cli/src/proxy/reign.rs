@@ -6,16 +6,25 @@
 //! and at the same sockets, and the first is replaced as by a successor from outside. What the
 //! first has learnt of the program the second learns again. If the second cannot start, there was
 //! none.
+//!
+//! If the end comes while the second starts, it is not needed any more. But it has sockets already,
+//! at which connections wait for it, and takes them when it comes up: so it leaves as the first
+//! does, and is waited for as well.
 
 use tidegate::Criticality;
 use tidegate::life::Phase;
 use tidegate_proxy::config::Role;
-use tidegate_proxy::{Incumbent, Proxy, ProxyError};
-use tokio::sync::watch;
+use tidegate_proxy::{Incumbent, Legacy, Proxy, ProxyError};
+use tokio::sync::{oneshot, watch};
+
+/// A proxy that starts.
+type Starting = oneshot::Receiver<Result<Proxy, ProxyError>>;
 
 pub(super) struct Reign {
     proxy: Proxy,
     retired: Vec<Proxy>,
+    /// One that was to succeed when the end came.
+    unwanted: Option<Starting>,
     incumbent: watch::Sender<Incumbent>,
     /// What those did that are over: handed on, and not finished.
     done: (u64, u64),
@@ -24,7 +33,7 @@ pub(super) struct Reign {
 impl Reign {
     pub(super) fn new(proxy: Proxy) -> Self {
         let incumbent = watch::Sender::new(proxy.incumbent());
-        Self { proxy, retired: Vec::new(), incumbent, done: (0, 0) }
+        Self { proxy, retired: Vec::new(), unwanted: None, incumbent, done: (0, 0) }
     }
 
     /// The one that serves.
@@ -42,15 +51,43 @@ impl Reign {
         self.proxy.reload(role)
     }
 
-    /// Goes on with another, that does what `role` says.
-    pub(super) async fn succeed(&mut self, role: Role) -> Result<(), ProxyError> {
+    /// Goes on with another, that does what `role` says. Returns whether it does: if the end comes
+    /// first, there is nobody to go on.
+    pub(super) async fn succeed(&mut self, role: Role) -> Result<bool, ProxyError> {
         let before = self.proxy.incumbent();
-        let proxy = Proxy::succeed(role, before.legacy()?)?;
-        proxy.life().reached(Phase::Serving).await;
+        let legacy = before.legacy()?;
+        let mut starting = start(role, legacy)?;
+        let proxy = tokio::select! {
+            biased;
+            _ = self.proxy.life().reached(Phase::LameDuck) => {
+                self.unwanted = Some(starting);
+                return Ok(false);
+            }
+            // Its sender says something before it goes.
+            started = &mut starting => match started {
+                Ok(started) => started?,
+                Err(_) => return Err(std::io::Error::other("its start panicked").into()),
+            },
+        };
+        // Before it is waited for: a signal that comes now is for both.
+        super::end_on_signals(&proxy);
+        let phase = proxy.life().reached(Phase::Serving).await;
+        // Whoever has told the one before meanwhile to end is heard first.
+        tokio::task::yield_now().await;
+        if self.proxy.life().is_leaving() {
+            self.leave_with(proxy);
+            return Ok(false);
+        }
+        if phase != Phase::Serving {
+            // None of its threads could begin, and the one before goes on.
+            let why = proxy.join().err();
+            let ended = || std::io::Error::other("it ended as soon as it was there").into();
+            return Err(why.unwrap_or_else(ended));
+        }
         self.incumbent.send_replace(proxy.incumbent());
         before.replaced(proxy.taken());
         self.retired.push(core::mem::replace(&mut self.proxy, proxy));
-        Ok(())
+        Ok(true)
     }
 
     /// Lets go of what has nothing to do any more.
@@ -63,10 +100,29 @@ impl Reign {
     }
 
     /// Returns when all have finished.
-    pub(super) async fn over(&self) {
+    pub(super) async fn over(&mut self) {
+        if let Some(starting) = self.unwanted.take()
+            && let Ok(Ok(proxy)) = starting.await
+        {
+            // Its delay begins only now, as connections may have waited for it to come up.
+            self.leave_with(proxy);
+        }
         for proxy in self.retired.iter().chain([&self.proxy]) {
             proxy.life().reached(Phase::Gone).await;
         }
+    }
+
+    /// Has one that came up when the end had come end as the one that serves does: unless that one
+    /// was replaced, nobody serves here after it.
+    fn leave_with(&mut self, proxy: Proxy) {
+        if self.proxy.life().is_replaced() {
+            proxy.life().replaced();
+        } else {
+            proxy.life().stop();
+        }
+        // A second ctrl-c is for it as well.
+        super::end_on_signals(&proxy);
+        self.retired.push(proxy);
     }
 
     /// Waits for all of them. Returns how many requests were handed on, and were not finished.
@@ -77,6 +133,21 @@ impl Reign {
         }
         outcome.map(|()| self.done)
     }
+}
+
+/// Starts a successor on a thread of its own: to warm up may take half a minute, in which signals
+/// are to be heard. One that nobody waits for any more ends as soon as it is there.
+fn start(role: Role, legacy: Legacy) -> Result<Starting, ProxyError> {
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("tidegate-start".to_owned());
+    thread.spawn(move || {
+        if let Err(Ok(unwanted)) = tell.send(Proxy::succeed(role, legacy)) {
+            unwanted.life().replaced();
+            // What it says at its end is of no interest.
+            let _ = unwanted.join();
+        }
+    })?;
+    Ok(told)
 }
 
 fn end(proxy: Proxy, done: &mut (u64, u64)) -> Result<(), ProxyError> {

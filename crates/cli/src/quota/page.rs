@@ -1,20 +1,21 @@
 //! The server's page: the dashboard with a part for each service, as far as it knows.
 
+use super::status::{capacity, name, now_ms, over_text};
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
-use tidegate::admin::api::{Customer, Kind, Snapshot};
+use tidegate::admin::api::{Customer, Kind, Over, Snapshot};
 use tidegate::admin::{Admin, AdminError, Page};
 use tidegate_quota::{Config, Server};
-use tidegate_wire::proto::tidegate::quota::v1::{CustomerStatus, ServiceStatus};
+use tidegate_wire::proto::tidegate::quota::v1::{CustomerStatus, Over as WasOver, ServiceStatus};
 use tokio::runtime::Handle;
 
 /// An owner that is busy for longer than that has other worries than the page.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// As the dashboard shows.
 const CUSTOMERS_MAX: usize = 50;
-/// What everyone else is called there.
-const OTHER: &str = "(everyone else)";
+/// The latest times that anyone was over: as many, so that a page of a bad day can still be read.
+const OVERS_MAX: usize = 50;
 
 /// Serves it for as long as what is returned is kept. It asks the server at once, which runs on
 /// `runtime`: that thread must not wait for this.
@@ -29,6 +30,7 @@ pub(super) fn open(
         let (server, runtime, service) = (server.clone(), runtime.clone(), name.clone());
         let mut last = Snapshot::default();
         last.service.clone_from(name);
+        last.overs = Some(Vec::new());
         admin = admin.source(name.clone(), move || {
             // The page's thread may wait; the server's may not, and answers when it has time.
             let (tell, told) = mpsc::channel();
@@ -36,8 +38,10 @@ pub(super) fn open(
             runtime.spawn(async move { tell.send(server.status().await) });
             let status = told.recv_timeout(PATIENCE).unwrap_or_default();
             let found = status.services.iter().find(|status| status.service == service);
-            last =
-                found.map_or_else(|| gone(&last), |found| snapshot(found, &status.refused, &last));
+            last = found.map_or_else(
+                || gone(&last),
+                |found| snapshot(found, &status.refused, &last, now_ms()),
+            );
             last.clone()
         });
     }
@@ -52,18 +56,18 @@ fn gone(last: &Snapshot) -> Snapshot {
     snapshot
 }
 
-fn snapshot(status: &ServiceStatus, refused: &str, last: &Snapshot) -> Snapshot {
+fn snapshot(status: &ServiceStatus, refused: &str, last: &Snapshot, now: u64) -> Snapshot {
     let mut customers: Vec<Customer> = status.customers.iter().map(row).collect();
     customers.sort_by(|a, b| b.wanted.total_cmp(&a.wanted).then_with(|| a.name.cmp(&b.name)));
     let mut snapshot = Snapshot::default();
     snapshot.service.clone_from(&status.service);
-    snapshot.at_ms = super::status::now_ms();
+    snapshot.at_ms = now;
     snapshot.customers_left_out = customers.len().saturating_sub(CUSTOMERS_MAX);
     let over: Vec<&str> = status
         .overs
         .iter()
         .filter(|over| over.ended_ms == 0)
-        .map(|over| if over.customer.is_empty() { OTHER } else { over.customer.as_str() })
+        .map(|over| name(&over.customer))
         .collect();
     let (kind, sentence) = if status.learning {
         (Kind::Starting, "Leads anew and learns what tasks hold: limits stay".to_owned())
@@ -77,11 +81,13 @@ fn snapshot(status: &ServiceStatus, refused: &str, last: &Snapshot) -> Snapshot 
     let same = last.state.kind == kind && last.state.since_ms > 0;
     snapshot.state.since_ms = if same { last.state.since_ms } else { snapshot.at_ms };
     snapshot.work.usable_cpus = (status.capacity > 0).then(|| cpus(status.capacity));
-    snapshot.quota.sentence = if refused.is_empty() {
-        "This is the quota server".to_owned()
-    } else {
-        format!("The file is refused, what held before holds: {refused}")
-    };
+    let mut said = vec!["This is the quota server".to_owned()];
+    if !refused.is_empty() {
+        said = vec![format!("The file is refused, what held before holds: {refused}")];
+    }
+    said.extend(capacity(status));
+    snapshot.quota.sentence = said.join("; ");
+    snapshot.overs = Some(status.overs.iter().take(OVERS_MAX).map(|o| entry(o, now)).collect());
     customers.truncate(CUSTOMERS_MAX);
     snapshot.customers = customers;
     snapshot
@@ -91,13 +97,75 @@ fn cpus(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
+fn entry(status: &WasOver, now: u64) -> Over {
+    let mut over = Over::default();
+    name(&status.customer).clone_into(&mut over.customer);
+    over.began_ms = status.began_ms;
+    over.ended_ms = (status.ended_ms > 0).then_some(status.ended_ms);
+    over.wanted_max = cpus(status.demand_max);
+    over.sentence = over_text(status, now);
+    over
+}
+
 fn row(status: &CustomerStatus) -> Customer {
     let sum = |rates: &[u64]| rates.iter().map(|rate| cpus(*rate)).sum();
     let limit = status.limits.last().copied().unwrap_or(0);
     let mut row = Customer::default();
-    row.name = if status.name.is_empty() { OTHER.to_owned() } else { status.name.clone() };
+    name(&status.name).clone_into(&mut row.name);
     (row.used, row.wanted) = (sum(&status.used), sum(&status.demand));
     row.limit = (limit != u64::MAX).then(|| cpus(limit));
     row.granted = Some(cpus(status.counted.last().copied().unwrap_or(0)));
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn was_over(customer: &str, began: u64, ended: u64) -> WasOver {
+        let (customer, demand_max) = (customer.to_owned(), 20_000_000_000);
+        WasOver { customer, began_ms: began * 1_000, ended_ms: ended * 1_000, demand_max }
+    }
+
+    #[test]
+    fn the_page_says_who_was_over_and_when() {
+        let overs = vec![was_over("gmail", 1, 0), was_over("", 5, 31)];
+        let status = ServiceStatus { tasks: 5, overs, ..ServiceStatus::default() };
+        let shown = snapshot(&status, "", &Snapshot::default(), 61_000);
+        assert_eq!(shown.state.kind, Kind::OutOfQuota);
+        assert_eq!(shown.state.sentence, "5 tasks; over: gmail");
+        let overs: Vec<_> = shown.overs.as_ref().unwrap().iter().collect();
+        let rows = overs.iter().map(|over| {
+            (over.customer.as_str(), over.began_ms, over.ended_ms, over.sentence.as_str())
+        });
+        assert_eq!(
+            rows.collect::<Vec<_>>(),
+            [
+                ("gmail", 1_000, None, "gmail has been over for 60s, asking for up to 20.000"),
+                (
+                    "(everyone else)",
+                    5_000,
+                    Some(31_000),
+                    "(everyone else) was over 30s ago, for 26s, asking for up to 20.000"
+                ),
+            ]
+        );
+        assert_eq!(overs[0].wanted_max, 20.0);
+        // A bad day is cut where nobody would read on, and nobody over is said as well.
+        let overs = (0..1_000).map(|n| was_over(&n.to_string(), 1, 2)).collect();
+        let status = ServiceStatus { overs, ..ServiceStatus::default() };
+        let shown = snapshot(&status, "", &shown, 62_000);
+        assert_eq!(shown.overs.as_ref().unwrap().len(), OVERS_MAX);
+        assert_eq!(shown.state.kind, Kind::Healthy);
+        let shown = snapshot(&ServiceStatus::default(), "", &shown, 63_000);
+        assert_eq!(shown.overs, Some(Vec::new()));
+        assert_eq!(gone(&shown).overs, Some(Vec::new()), "what was known stays");
+        assert_eq!(shown.quota.sentence, "This is the quota server");
+        let status = ServiceStatus { memory: 4 << 30, ..ServiceStatus::default() };
+        let shown = snapshot(&status, "", &shown, 64_000);
+        assert_eq!(
+            shown.quota.sentence,
+            "This is the quota server; 4.00 GiB of memory, of which 0 % are promised (not enforced)"
+        );
+    }
 }

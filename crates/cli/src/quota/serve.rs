@@ -86,7 +86,7 @@ async fn serve(
         config.advertise = address.to_string();
     }
     let server = if config.election.is_some() {
-        Server::stand(&config, clock.clone())
+        Server::stand(&config, clock.clone()).map_err(|error| failed("start", &error))?
     } else {
         let election = Election::alone(config.state.as_deref(), SystemTime::now());
         let election = election.map_err(|error| failed("win an election", &error))?;
@@ -95,7 +95,7 @@ async fn serve(
     };
     let mut life = LifeConfig::default();
     (life.drain_delay, life.drain_max) = (Duration::ZERO, DRAIN_MAX);
-    let life = Life::new(life, clock);
+    let life = Life::new(life, clock.clone());
     life.stop_on_signals().map_err(|error| failed("listen to signals", &error))?;
     let wake = wake_on_hangup().map_err(|error| failed("listen to signals", &error))?;
 
@@ -128,11 +128,17 @@ async fn serve(
     }
     print(&hello)?;
     let from_etcd = config.election.as_ref().is_some_and(|election| election.limits);
-    let following = (!from_etcd).then(|| {
-        tokio::spawn(follow(server.clone(), file.to_owned(), text, LOOK_EVERY, wake, said))
-    });
+    let gate = Arc::new(gate);
+    // Of limits in etcd, the file has only what is this server's own.
+    let room = Room { gate: Arc::clone(&gate), clock: clock.clone() };
+    let heard = {
+        let room = room.clone();
+        move |reload| said(reload, (!from_etcd).then_some(&room))
+    };
+    let following =
+        tokio::spawn(follow(server.clone(), file.to_owned(), text, LOOK_EVERY, wake, heard));
     let candidate = config.election.as_ref().map(|election| {
-        Candidate::start(&server, &config, election, changed)
+        Candidate::start(&server, &config, election, move |change| changed(change, &room))
             .map_err(|error| failed("take part in the election", &error))
     });
     let candidate = candidate.transpose()?;
@@ -147,14 +153,12 @@ async fn serve(
         }
     });
     let router = server.router().into_make_service();
-    let mut serve = tidegate::serve(listener, router).life(life).connections(Arc::new(gate));
+    let mut serve = tidegate::serve(listener, router).life(life).connections(gate);
     if let Some(tls) = tls {
         serve = serve.tls(tls);
     }
     let ended = serve.await;
-    if let Some(following) = following {
-        following.abort();
-    }
+    following.abort();
     if ended.is_ok() {
         // It ends soon after draining began.
         let _ = ending.await;
@@ -190,6 +194,21 @@ fn connections(config: &Config) -> ConnectionLimits {
     limits
 }
 
+/// Where it is said how many connections there may be.
+#[derive(Clone)]
+struct Room {
+    gate: Arc<ConnectionGate>,
+    clock: Clock,
+}
+
+impl Room {
+    /// Services have come or gone, or were read for the first time.
+    fn fit(&self, config: &Config) {
+        // They were fit for a start.
+        let _ = self.gate.publish(connections(config), self.clock.now());
+    }
+}
+
 /// Whom it believes, in words.
 fn trust(config: &Config) -> &'static str {
     if config.identified() {
@@ -223,19 +242,23 @@ fn wake_on_hangup() -> io::Result<Arc<Notify>> {
 }
 
 /// Says what has become of a server that is one of several.
-fn changed(change: Change) {
+fn changed(change: Change, room: &Room) {
     let line = match change {
         Change::Leads { epoch } => format!("leads, epoch {epoch}"),
         Change::Follows { leader: Some(leader) } => format!("follows {leader}"),
         Change::Follows { leader: None } => "knows of nobody who leads".to_owned(),
-        Change::Reload(reload) => return said(reload),
+        Change::Reload(reload) => return said(reload, Some(room)),
+        Change::Trouble(what) => return say(&format!("the election is in trouble: {what}")),
         _ => return,
     };
     let _ = writeln!(io::stderr(), "tidegate quota: {line}");
 }
 
-/// Says what came of a file that has changed.
-fn said(reload: Reload) {
+/// Says what came of a file that has changed, and makes room for its services.
+fn said(reload: Reload, room: Option<&Room>) {
+    if let (Reload::Done(config), Some(room)) = (&reload, room) {
+        room.fit(config);
+    }
     let line = match reload {
         Reload::Done(config) => format!("reloaded\n{}", config.summary()),
         Reload::Refused(refused) => format!("kept the limits before: {refused}"),
@@ -249,4 +272,39 @@ fn said(reload: Reload) {
 /// If nobody reads it, the status says it too.
 fn say(line: &str) {
     let _ = writeln!(io::stderr(), "tidegate quota: {}", line.replace('\n', "\ntidegate quota: "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::Timestamp;
+    use tidegate_quota::config::Own;
+
+    #[test]
+    fn services_from_etcd_have_room_for_the_connections_of_their_tasks() {
+        let own = "quota: { election: { etcd: ['http://[::1]:2379'] } }";
+        let own = Config::parse("quota.yaml", own).unwrap();
+        let gate = Arc::new(ConnectionGate::new(connections(&own)).unwrap());
+        let room = Room { gate: Arc::clone(&gate), clock: Clock::manual().0 };
+        let mut now = Timestamp::ZERO;
+        let mut fill = || {
+            let before = gate.open();
+            // A thousand a second is no storm.
+            while gate.accept(None, now).is_ok() {
+                now += Duration::from_millis(1);
+            }
+            gate.open() - before
+        };
+        assert!(fill() > 0);
+        let limits = "quota: { services: { search: { default: 1, sizes: { tasks: 50000 } } } }";
+        let limits = Config::parse_limits("etcd:/q/config", limits, &Own::of(&own)).unwrap();
+        changed(Change::Reload(Reload::Done(Box::new(limits))), &room);
+        let more = fill();
+        assert!((50_000..60_000).contains(&more), "{more}");
+        // What is of one server has no services, and takes none away.
+        said(Reload::Done(Box::new(own)), None);
+        assert_eq!(fill(), 0);
+        gate.release();
+        assert_eq!(fill(), 1);
+    }
 }

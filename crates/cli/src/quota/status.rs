@@ -72,7 +72,8 @@ pub(super) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn name(name: &str) -> &str {
+/// What a customer is called, or everyone else.
+pub(super) fn name(name: &str) -> &str {
     if name.is_empty() { "(everyone else)" } else { name }
 }
 
@@ -112,18 +113,50 @@ fn as_text(status: &StatusResponse, now: u64) -> String {
     text
 }
 
-fn service_text(service: &ServiceStatus, now: u64) -> String {
-    let learning = if service.learning { ", learning: limits stay as they are" } else { "" };
-    let tasks = if service.tasks == 1 { "task" } else { "tasks" };
-    let mut text = format!("{}: {} {tasks}{learning}", service.service, service.tasks);
+/// What a service has of each resource that its file tells of, and how much of it is promised.
+pub(super) fn capacity(service: &ServiceStatus) -> Vec<String> {
+    let mut said = Vec::new();
     if service.capacity > 0 {
         let promised = service.customers.iter().map(|customer| match last(&customer.limits) {
             u64::MAX => service.capacity as f64,
             limit => limit as f64,
         });
         let share = promised.sum::<f64>() / service.capacity as f64 * 100.0;
-        let _ =
-            write!(text, ", {} CPU, of which {share:.0} % are promised", cpus(service.capacity));
+        said.push(format!("{} CPU, of which {share:.0} % are promised", cpus(service.capacity)));
+    }
+    if service.memory > 0 {
+        let promised = service.customers.iter().map(|customer| u128::from(customer.memory));
+        let share = promised.sum::<u128>() as f64 / service.memory as f64 * 100.0;
+        let memory = bytes(service.memory);
+        said.push(format!("{memory} of memory, of which {share:.0} % are promised (not enforced)"));
+    }
+    said
+}
+
+/// Bytes with three digits.
+fn bytes(count: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let mut scaled = count as f64 / 1_024.0;
+    let mut unit = 0;
+    while scaled >= 1_000.0 && unit + 1 < units.len() {
+        (scaled, unit) = (scaled / 1_024.0, unit + 1);
+    }
+    let digits = if scaled >= 100.0 {
+        0
+    } else if scaled >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{scaled:.digits$} {}", units[unit])
+}
+
+fn service_text(service: &ServiceStatus, now: u64) -> String {
+    let learning = if service.learning { ", learning: limits stay as they are" } else { "" };
+    let tasks = if service.tasks == 1 { "task" } else { "tasks" };
+    let mut text = format!("{}: {} {tasks}{learning}", service.service, service.tasks);
+    for resource in capacity(service) {
+        let _ = write!(text, ", {resource}");
     }
     // Writing to a string cannot fail.
     let _ = writeln!(
@@ -145,13 +178,18 @@ fn service_text(service: &ServiceStatus, now: u64) -> String {
             if over { "  over" } else { "" }
         );
     }
+    for customer in service.customers.iter().filter(|customer| customer.memory > 0) {
+        let (name, memory) = (name(&customer.name), bytes(customer.memory));
+        let _ = writeln!(text, "  {name} may hold {memory} of memory (not enforced)");
+    }
     for over in service.overs.iter().take(OVERS_MAX) {
         let _ = writeln!(text, "  {}", over_text(over, now));
     }
     text
 }
 
-fn over_text(over: &Over, now: u64) -> String {
+/// When a customer was over, in words.
+pub(super) fn over_text(over: &Over, now: u64) -> String {
     let ago = |at: u64| Duration::from_secs(now.saturating_sub(at) / 1_000);
     let (who, most) = (name(&over.customer), cpus(over.demand_max));
     match over.ended_ms {
@@ -162,6 +200,11 @@ fn over_text(over: &Over, now: u64) -> String {
             Duration::from_secs(ended.saturating_sub(over.began_ms) / 1_000)
         ),
     }
+}
+
+/// Nothing where nothing was said.
+fn some_number(count: u64) -> Option<u64> {
+    (count > 0).then_some(count)
 }
 
 fn as_json(status: &StatusResponse) -> Value {
@@ -180,6 +223,7 @@ fn as_json(status: &StatusResponse) -> Value {
             "wanted": levels(&customer.demand),
             "handed_out": levels(&customer.counted),
             "tasks": customer.tasks,
+            "memory_bytes": some_number(customer.memory),
         })
     };
     let over = |over: &Over| {
@@ -195,6 +239,8 @@ fn as_json(status: &StatusResponse) -> Value {
             "service": service.service,
             "learning": service.learning,
             "tasks": service.tasks,
+            "capacity_cpus": some_number(service.capacity).map(|nanos| nanos as f64 / 1e9),
+            "memory_bytes": some_number(service.memory),
             "customers": service.customers.iter().map(customer).collect::<Vec<_>>(),
             "overs": service.overs.iter().map(over).collect::<Vec<_>>(),
         })
@@ -215,6 +261,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn bytes_have_three_digits() {
+        for (count, text) in [
+            (1, "0.00 KiB"),
+            (1 << 20, "1.00 MiB"),
+            (999 << 20, "999 MiB"),
+            (1_000 << 20, "0.98 GiB"),
+            (25 << 30, "25.0 GiB"),
+            (u64::MAX, "16777216 TiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+
+    #[test]
     fn the_table_says_who_is_over() {
         let rates = |rate: u64| vec![0, 0, rate, 0];
         let customer = |name: &str, used, demand, limit| CustomerStatus {
@@ -224,6 +284,7 @@ mod tests {
             demand: rates(demand),
             counted: vec![limit; 4],
             tasks: 5,
+            memory: if name == "gmail" { 3 << 30 } else { 0 },
         };
         let over = |customer: &str, ended_ms| Over {
             customer: customer.to_owned(),
@@ -242,6 +303,7 @@ mod tests {
                 customer("own", 250_000_000_000, 250_000_000_000, u64::MAX),
             ],
             overs: vec![over("gmail", 0), over("", 31_000)],
+            memory: 2 << 30,
         };
         let refused = "quota.yaml:3:1: no".to_owned();
         let services = vec![service];
@@ -259,16 +321,23 @@ mod tests {
              the file is refused, what held before holds:\n\
              quota.yaml:3:1: no\n\
              \n\
-             search: 5 tasks, 8.000 CPU, of which 138 % are promised\n  \
+             search: 5 tasks, 8.000 CPU, of which 138 % are promised, 2.00 GiB of memory, of which \
+             150 % are promised (not enforced)\n  \
              CPU                            used     wanted      limit handed out  tasks\n  \
              (everyone else)               0.000      0.000      1.000      1.000      5\n  \
              gmail                         1.990     20.000      2.000      2.000      5  over\n  \
              own                             250        250  unlimited  unlimited      5\n  \
+             gmail may hold 3.00 GiB of memory (not enforced)\n  \
              gmail has been over for 60s, asking for up to 20.000\n  \
              (everyone else) was over 30s ago, for 30s, asking for up to 20.000\n"
         );
         let json = as_json(&status);
         assert_eq!(json["services"][0]["customers"][1]["wanted"]["CRITICAL"], 20.0);
+        assert_eq!(json["services"][0]["customers"][1]["memory_bytes"], 3_u64 << 30);
+        assert_eq!(json["services"][0]["customers"][2]["memory_bytes"], Value::Null);
+        let capacity =
+            (&json["services"][0]["capacity_cpus"], &json["services"][0]["memory_bytes"]);
+        assert_eq!(capacity, (&json!(8.0), &json!(2_u64 << 30)));
         assert_eq!(json["services"][0]["customers"][2]["limits"]["SHEDDABLE"], Value::Null);
         for (leader, text) in [("", "knows of nobody who does"), ("b:1", "does not lead: ask b:1")]
         {

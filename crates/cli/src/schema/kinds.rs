@@ -35,6 +35,8 @@ pub(super) enum Kind {
     Quota,
     /// What a customer may use, as the quota server has it.
     Limit,
+    /// Bytes with their unit.
+    Memory,
     /// A number of 0 or more, whole or not.
     Number,
     /// Any number.
@@ -139,6 +141,7 @@ impl Kind {
                 let levels = ["cpu", "critical", "sheddable_plus", "sheddable"];
                 let mut levels: Map<_, _> =
                     levels.map(|level| (level.to_owned(), cpus.clone())).into_iter().collect();
+                levels.insert("memory".to_owned(), Self::Memory.schema());
                 levels.insert("identities".to_owned(), Self::List(&Self::Text).schema());
                 json!({ "anyOf": [
                     cpus,
@@ -146,6 +149,7 @@ impl Kind {
                     { "type": "object", "properties": levels, "additionalProperties": false },
                 ] })
             }
+            Self::Memory => pattern(r"^[0-9.]+\s*(Ki|Mi|Gi|Ti)B$", "1.5GiB"),
             Self::Number => json!({ "type": "number", "minimum": 0 }),
             Self::Any => json!({ "type": "number" }),
             Self::Count => json!({ "type": "integer", "minimum": 0 }),

@@ -1,8 +1,8 @@
 //! Every key of a quota server's file. `docs/quota.md` has a row for each.
 
 use super::kinds::Kind::{
-    Address, Any, Bool, Count, File, Ignored, Limit, List, Number, Share, Some, Span, Text, Whole,
-    Word,
+    Address, Any, Bool, Count, File, Ignored, Limit, List, Memory, Number, Share, Some, Span, Text,
+    Whole, Word,
 };
 use super::tree::{self, Row};
 use serde_json::{Value, json};
@@ -23,9 +23,15 @@ pub(super) const ROWS: &[Row] = &[
     ("quota.election.etcd!", List(&Text), "Members of the etcd that all servers share."),
     ("quota.election.prefix", Text, "What all keys in etcd begin with."),
     ("quota.election.ttl", Span, "How long the leader's lease in etcd is."),
+    ("quota.election.tls.ca", File, "The roots that certificates of etcd come from."),
+    ("quota.election.tls.cert", File, "What to show there."),
+    ("quota.election.tls.key", File, "Its key."),
+    ("quota.election.user", Text, "As whom to ask, if etcd wants to know."),
+    ("quota.election.password_file", File, "Where the password of that user is."),
     ("quota.state", File, "Where the server remembers its last election and whom it led."),
     ("quota.advertise", Text, "What others call this server: host and port."),
-    ("quota.services.*.capacity.cpu!", Number, "CPUs of all tasks together; only to show."),
+    ("quota.services.*.capacity.cpu", Number, "CPUs of all tasks together; only to show."),
+    ("quota.services.*.capacity.memory", Memory, "Their memory; only to show."),
     ("quota.services.*.default!", Limit, "What everyone who is not named may use together."),
     ("quota.services.*.tasks", List(&Text), "Who may report for the service."),
     ("quota.services.*.envoys", List(&Text), "Who may ask and report by RLS and RLQS."),
@@ -46,6 +52,11 @@ pub(super) const ROWS: &[Row] = &[
     ("quota.services.*.sizes.weight", Some, "For how many tasks one may stand."),
     ("quota.doorman.clients", List(&Text), "Who may ask."),
     ("quota.doorman.servers", List(&Text), "Who may ask for many clients at once."),
+    ("quota.doorman.parent.servers!", List(&Text), "The server above in Doorman's tree."),
+    ("quota.doorman.parent.name", Text, "What this one is called there."),
+    ("quota.doorman.parent.tls.ca", File, "The roots that its certificate comes from."),
+    ("quota.doorman.parent.tls.cert", File, "What to show there."),
+    ("quota.doorman.parent.tls.key", File, "Its key."),
     ("quota.doorman.resources[].clients", List(&Text), "Who may ask for it."),
     ("quota.doorman.resources[].identifier_glob!", Text, "A name, or a pattern."),
     ("quota.doorman.resources[].capacity!", Number, "How much there is a second."),

@@ -94,6 +94,35 @@ fn a_leader_that_is_killed_or_ended_is_replaced() {
     world.judge();
 }
 
+/// A zone's servers have a global one above them, which is a process of its own.
+#[test]
+fn a_zone_whose_leader_is_paused_keeps_its_place_at_the_global_server() {
+    if !asked() {
+        return;
+    }
+    let [address] = crate::etcd::ports();
+    let file = crate::scratch("election-zone-global.yaml");
+    let state = crate::scratch("election-zone-global.state");
+    let _ = std::fs::remove_file(&state);
+    let text = format!("quota:\n  listen: {address}\n  state: {}\n{SERVICES}", state.display());
+    std::fs::write(&file, text).unwrap();
+    let _global = Servers::process(file.to_str().unwrap());
+    // Of its own the zone has next to nothing, and knows no customer.
+    let customers = "      default: 1\n      customers: { good: 3, bad: 2 }\n";
+    let services = SERVICES.replace(customers, "      default: 0.01\n");
+    let above = format!("  parent: {{ servers: ['http://{address}'], name: zone }}\n{services}");
+    // Tasks notice after ten seconds that nobody is at the other end.
+    let mut world = World::start("zone", &above.replace("hold: 12s", "hold: 20s"));
+    let paused = world.leader;
+    world.servers.signal(paused, Signal::STOP);
+    let took = world.another();
+    assert!(took < SOON, "{took:?}");
+    // It finds its place taken.
+    world.servers.signal(paused, Signal::CONT);
+    sleep(3.0);
+    world.judge();
+}
+
 /// What a server says on a stream, and when.
 type Heard = Arc<Mutex<Vec<(Instant, ServerMessage)>>>;
 
@@ -112,7 +141,7 @@ fn stubborn(url: String) -> Heard {
             tokio::spawn(async move {
                 for number in 1.. {
                     tokio::time::sleep(Duration::from_millis(100)).await;
-                    let report = Some(Usages { number, usages: Vec::new() });
+                    let report = Some(Usages { number, ..Usages::default() });
                     if say.send(TaskMessage { report, ..TaskMessage::default() }).await.is_err() {
                         return;
                     }
@@ -156,8 +185,8 @@ fn a_leader_that_was_paused_says_nothing_more_as_such() {
     });
     let after = heard.lock().unwrap()[before..].to_vec();
     for (_, message) in &after {
-        let ServerMessage { welcome, answers, customers, grants, .. } = message;
-        let silent = welcome.is_none() && customers.is_empty() && grants.is_empty();
+        let ServerMessage { welcome, answers, directory, grants, .. } = message;
+        let silent = welcome.is_none() && directory.is_empty() && grants.is_none();
         assert!(silent && *answers == 0, "{after:?}");
     }
     assert!(after[0].1.redirect.is_some(), "{after:?}");

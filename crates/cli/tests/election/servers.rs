@@ -81,13 +81,18 @@ impl Servers {
     }
 
     pub(crate) fn run(&mut self, n: usize) {
+        self.processes[n] = Some(Self::process(&self.files[n]));
+    }
+
+    /// A server by this file.
+    pub(crate) fn process(file: &str) -> Process {
         let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["quota", "--config", &self.files[n]])
+            .args(["quota", "--config", file])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        self.processes[n] = Some(Process(child.unwrap()));
+        Process(child.unwrap())
     }
 
     pub(crate) fn urls(&self) -> [String; SERVERS] {
