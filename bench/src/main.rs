@@ -62,6 +62,12 @@ enum Command {
     OverloadServer(overload::server::Options),
     /// What a request costs the proxy, beside nginx, `HAProxy` and Envoy.
     Proxy(proxy::Options),
+    /// Those who connect in `proxy`.
+    #[command(hide = true)]
+    ProxyCrowd(proxy::crowd::Options),
+    /// New connections in `proxy`.
+    #[command(hide = true)]
+    ProxyStorm(proxy::surge::StormOptions),
     /// The proxy of `proxy`.
     #[command(hide = true)]
     ProxyServer(proxy::ServerOptions),
@@ -87,6 +93,8 @@ fn main() -> Outcome {
         Command::Overload(options) => overload::run(&options)?,
         Command::OverloadServer(options) => overload::server::serve(&options)?,
         Command::Proxy(options) => proxy::run(&options)?,
+        Command::ProxyCrowd(options) => proxy::crowd::run(&options)?,
+        Command::ProxyStorm(options) => proxy::surge::storm(&options)?,
         Command::ProxyServer(options) => proxy::serve(&options)?,
         Command::Quota(options) => quota::run(&options)?,
         Command::QuotaServer(options) => quota::serve(&options)?,

@@ -129,6 +129,14 @@ impl Running {
         Err(format!("{} does not listen at {address}", peer.name()).into())
     }
 
+    /// What the kernel says of its memory under this name, in KiB.
+    pub(crate) fn memory(&self, name: &str) -> Outcome<f64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        Ok(number.ok_or("no such figure of memory")?.parse()?)
+    }
+
     /// CPU time of the process and its children, in seconds.
     pub(crate) fn cpu_seconds(&self) -> Outcome<f64> {
         let mut ticks = 0.0;

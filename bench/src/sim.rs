@@ -3,8 +3,8 @@
 //! The worlds are ordinary ones: 1,000 client tasks, each connected to 30 of 1,000 backend tasks.
 //! A backend has four cores and a request needs 5 ms of one, exponentially spread: a backend does
 //! 800 a second, the fleet 800,000. That is a small container with a cheap handler. Dearer requests
-//! would mean fewer of them between two looks of each backend's controller (every 10 ms, whatever
-//! comes), and so more work of the simulator for each; cheaper ones fewer.
+//! would mean fewer of them between two looks of each backend's controller (every 10 ms in all but
+//! idle ones), and so more work of the simulator for each; cheaper ones fewer.
 //!
 //! Time is CPU time of the one thread that runs a world. Setting it up is left out, and told beside
 //! it. Worlds take turns, round by round, and medians are reported. What a world remembers must not

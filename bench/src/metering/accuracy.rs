@@ -16,9 +16,16 @@
 //! What is taken off and added is half of the system calls themselves, the same for all.
 //!
 //! The error has a floor, which the meter that is itself the thread clock shows: if the thread is
-//! switched out between `a` and the edge of the scope, what the switch costs is in one and not in
-//! the other, though both are right. An exact clock is always between least and truth, so what is
-//! beyond them is the meter's own mistake.
+//! switched out, or interrupted, between `a` and the edge of the scope, what that costs is in one
+//! and not in the other, though both are right. That hits by chance one request in dozens where
+//! there are thousands of switches a second, and so decides what the hundredth worst is. Which ones
+//! it has hit can be told: their least and truth are apart. So the errors that count are
+//!
+//! ```text
+//! settled   the error of requests whose least and truth are within 1 % of each other
+//! beyond    of all of them: an exact clock is always between least and truth, so what is beyond
+//!           is the meter's own mistake
+//! ```
 
 use crate::measure::{Cpus, median, pin};
 use rustix::time::{ClockId, clock_gettime};
@@ -37,6 +44,10 @@ use tokio::task::yield_now;
 
 /// So many requests are under way at a time.
 const DRIVERS: u32 = 16;
+
+/// The truth of a request is known if its least and its most are within this share of it: a fifth
+/// of the error that is looked for.
+const KNOWN: f64 = 0.01;
 
 /// Name of the runtime's threads, to count their switches by. The kernel keeps 15 letters.
 const WORKER: &str = "metered";
@@ -235,6 +246,12 @@ impl Sample {
         (self.metered / self.truth - 1.0).abs()
     }
 
+    /// Whether nothing happened at the edges of its scopes that the thread clock counts for one
+    /// side or the other by chance.
+    fn is_settled(&self) -> bool {
+        (self.truth - self.least).abs() <= self.truth * KNOWN
+    }
+
     fn beyond(&self) -> f64 {
         // Where nothing happened the two are the same, but for some nanoseconds either way.
         let (least, most) = (self.least.min(self.truth), self.least.max(self.truth));
@@ -334,19 +351,23 @@ impl Findings {
 
     /// The error that the share `share` of the requests does not exceed.
     pub(super) fn error(&self, share: f64) -> f64 {
-        self.quantile(share, Sample::error)
+        quantile(share, self.samples.iter().map(Sample::error))
+    }
+
+    /// The same of those whose truth is known.
+    pub(super) fn settled(&self, share: f64) -> f64 {
+        quantile(share, self.samples.iter().filter(|s| s.is_settled()).map(Sample::error))
+    }
+
+    /// Which share of them that are.
+    pub(super) fn settled_share(&self) -> f64 {
+        let settled = self.samples.iter().filter(|sample| sample.is_settled()).count();
+        settled as f64 / self.samples.len() as f64
     }
 
     /// The same for what is beyond doubt.
     pub(super) fn beyond(&self, share: f64) -> f64 {
-        self.quantile(share, Sample::beyond)
-    }
-
-    fn quantile(&self, share: f64, of: fn(&Sample) -> f64) -> f64 {
-        let mut values: Vec<f64> = self.samples.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let last = values.len().saturating_sub(1);
-        values.get((last as f64 * share).ceil() as usize).copied().unwrap_or(f64::NAN)
+        quantile(share, self.samples.iter().map(Sample::beyond))
     }
 
     /// How often a second the runtime's threads were taken off their CPUs.
@@ -362,6 +383,13 @@ impl Findings {
     pub(super) fn unattributed(&self) -> f64 {
         median(self.unattributed.iter().copied())
     }
+}
+
+fn quantile(share: f64, values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    values.get((last as f64 * share).ceil() as usize).copied().unwrap_or(f64::NAN)
 }
 
 /// Runs `requests` of them, metered by `kind`, and adds what is found.

@@ -206,23 +206,32 @@ impl Grpc {
     async fn ask(&self, criticality: Criticality) -> Outcome<Said> {
         let next = self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         let mut sender = self.connections[next].0.clone();
-        let request = Request::post(format!("http://{}/grpc.health.v1.Health/Check", self.address))
-            .version(Version::HTTP_2)
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .header("x-criticality", criticality.name())
-            .body(Full::new(Bytes::from_static(EMPTY_MESSAGE)))?;
-        sender.ready().await?;
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        if head.status != StatusCode::OK {
-            return Ok(Said::Other);
-        }
-        if let Some(code) = code(&head.headers) {
-            return Ok(said(code));
-        }
-        let body = body.collect().await?;
-        Ok(body.trailers().and_then(code).map_or(Said::Other, said))
+        ask_grpc(&mut sender, &self.address.to_string(), criticality).await
     }
+}
+
+/// Asks `Check` of the service of health checks.
+pub(crate) async fn ask_grpc(
+    sender: &mut http2::SendRequest<Full<Bytes>>,
+    host: &str,
+    criticality: Criticality,
+) -> Outcome<Said> {
+    let request = Request::post(format!("http://{host}/grpc.health.v1.Health/Check"))
+        .version(Version::HTTP_2)
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("x-criticality", criticality.name())
+        .body(Full::new(Bytes::from_static(EMPTY_MESSAGE)))?;
+    sender.ready().await?;
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    if head.status != StatusCode::OK {
+        return Ok(Said::Other);
+    }
+    if let Some(code) = code(&head.headers) {
+        return Ok(said(code));
+    }
+    let body = body.collect().await?;
+    Ok(body.trailers().and_then(code).map_or(Said::Other, said))
 }
 
 fn code(headers: &HeaderMap) -> Option<u8> {

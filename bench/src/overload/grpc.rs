@@ -3,15 +3,18 @@
 
 use super::server::{Contender, Handler, LIMIT, Options, aimd};
 use crate::Outcome;
+use futures_util::Stream;
 use futures_util::stream::Pending;
 use std::hint::black_box;
 use tidegate::Task;
 use tidegate_wire::proto::grpc::health::v1::health_check_response::ServingStatus;
 use tidegate_wire::proto::grpc::health::v1::health_server::{Health, HealthServer};
 use tidegate_wire::proto::grpc::health::v1::{HealthCheckRequest, HealthCheckResponse};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
+use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 use tower::layer::util::Identity;
 use tower::limit::GlobalConcurrencyLimitLayer;
@@ -40,8 +43,19 @@ impl Health for Handler {
 }
 
 pub(super) async fn serve(options: &Options, task: Option<Task>, listener: TcpListener) -> Outcome {
+    serve_all(options, task, TcpListenerStream::new(listener)).await
+}
+
+/// Serves connections of any kind.
+pub(crate) async fn serve_all<I>(
+    options: &Options,
+    task: Option<Task>,
+    incoming: impl Stream<Item = std::io::Result<I>>,
+) -> Outcome
+where
+    I: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
     let service = HealthServer::new(options.handler());
-    let incoming = TcpListenerStream::new(listener);
     let server = Server::builder().tcp_nodelay(true);
     let refused = |_: BoxError| BoxError::from(Status::unavailable("overloaded"));
     let shed = ServiceBuilder::new().map_err(refused).layer(LoadShedLayer::new());

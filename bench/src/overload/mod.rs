@@ -12,10 +12,10 @@
 //! moment to the next: 0.7x is then no calm, and goodput may be above one. `CPUs` tells how much of
 //! the core the server got in overload, and `useful` what share of that became good answers.
 
-mod callers;
+pub(crate) mod callers;
 mod figures;
 mod front;
-mod grpc;
+pub(crate) mod grpc;
 pub(crate) mod load;
 pub(crate) mod server;
 

@@ -105,8 +105,8 @@ pub(crate) struct Options {
 
 impl Options {
     /// A server that does nothing.
-    pub(crate) const fn hello_world(contender: Contender) -> Self {
-        Self { contender, app: App::Axum, rounds: 0, event_interval: 61, cpu: None }
+    pub(crate) const fn hello_world(contender: Contender, app: App) -> Self {
+        Self { contender, app, rounds: 0, event_interval: 61, cpu: None }
     }
 }
 

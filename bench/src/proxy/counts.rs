@@ -3,7 +3,7 @@
 //! The proxy runs under callgrind, which counts the instructions of each thread and how often each
 //! function is called; kernel time does not count. It is started twice, and asked for a different
 //! number of requests: what both have in common is the start, and the rest is the requests'. Of its
-//! threads the one counts that grew the most. (The others look at signals by the clock, and under
+//! threads the one counts that speaks HTTP. (The others look at signals by the clock, and under
 //! callgrind the clock is forty times too fast.)
 //!
 //! An allocation is a call of the allocator from outside of it, be it for new memory or for more.
@@ -35,6 +35,8 @@ const MANY: u64 = 5_000;
 struct Count {
     instructions: u64,
     allocations: u64,
+    /// Whether it speaks HTTP.
+    serves: bool,
 }
 
 /// At most so many instructions and allocations for a request.
@@ -62,9 +64,11 @@ pub(super) fn run(cases: &[Case], as_json: bool) -> Outcome {
             Count {
                 instructions: many.instructions.saturating_sub(few.instructions),
                 allocations: many.allocations.saturating_sub(few.allocations),
+                serves: many.serves,
             }
         };
-        let Some(count) = many.keys().map(growth).max_by_key(|count| count.instructions) else {
+        let serving = many.keys().map(growth).filter(|count| count.serves);
+        let Some(count) = serving.max_by_key(|count| count.instructions) else {
             return Err("callgrind has counted nothing".into());
         };
         let each = |count: u64| count as f64 / (MANY - FEW) as f64;
@@ -199,6 +203,7 @@ fn parse(text: &str) -> Count {
             count.instructions = total.trim().parse().unwrap_or(count.instructions);
         } else if let Some(function) = line.strip_prefix("fn=") {
             within = function;
+            count.serves |= function.contains("hyper::proto::");
         } else if let Some(function) = line.strip_prefix("cfn=") {
             called = function;
         } else if let Some(calls) = line.strip_prefix("calls=") {
@@ -238,7 +243,10 @@ calls=2 0x70
 9 80
 totals: 4711
 ";
-        assert_eq!(parse(text), Count { instructions: 4_711, allocations: 9 });
+        let counted = Count { instructions: 4_711, allocations: 9, serves: false };
+        assert_eq!(parse(text), counted);
+        let serving = format!("fn=hyper::proto::h1::Conn::poll\n1 2\n{text}");
+        assert_eq!(parse(&serving), Count { serves: true, ..counted });
         assert_eq!(parse(""), Count::default());
     }
 }

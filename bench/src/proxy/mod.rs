@@ -19,12 +19,15 @@
 //! Who is not installed is left out, and said so.
 
 mod counts;
+pub(crate) mod crowd;
 mod files;
+mod idle;
+pub(crate) mod surge;
 
 use crate::Outcome;
 use crate::load::Server;
 use crate::measure::{Cpus, median, pin};
-use crate::peers::{Peer, Running, Told};
+use crate::peers::{Peer, Running, Told, raise_file_limit};
 use clap::{Args, ValueEnum};
 use files::{envoy, haproxy, nginx};
 use serde_json::{Map, Value, json};
@@ -33,12 +36,16 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use tidegate::Criticality;
+use tidegate::serve::Limits as Bounds;
 use tidegate_core::CostRate;
+use tidegate_core::connection::gate::ConnectionLimits;
 use tidegate_core::fleet::Limits;
-use tidegate_proxy::{Config, Proxy, Upstream};
+use tidegate_proxy::{Config, Proxy, Role, Upstream};
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "they are words of the command line")]
 pub(crate) struct Options {
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -55,6 +62,18 @@ pub(crate) struct Options {
     /// Count instructions and allocations of ours under callgrind instead.
     #[arg(long)]
     counts: bool,
+    /// What connections take of memory that nobody uses, instead.
+    #[arg(long)]
+    idle: bool,
+    /// How many of them; and workers of a batch.
+    #[arg(long, default_value_t = 10_000)]
+    crowd: usize,
+    /// What those who are there feel of new connections, instead.
+    #[arg(long)]
+    connections: bool,
+    /// What interactive callers feel of a batch, instead.
+    #[arg(long)]
+    batch: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,6 +135,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
     };
     if options.counts {
         return counts::run(&cases, options.json);
+    }
+    if options.idle {
+        return idle::run(options.crowd, options.json);
+    }
+    if options.connections {
+        return surge::connections(options.rounds, options.seconds.max(5), options.json);
+    }
+    if options.batch {
+        return surge::batch(options.crowd, options.json);
     }
     let found = Peer::ALL.into_iter().filter_map(|peer| Some((peer, peer.found()?)));
     let contenders: Vec<(Peer, PathBuf)> = found.collect();
@@ -256,6 +284,7 @@ fn good(text: &str, http2: bool) -> Option<f64> {
 
 /// Ours, in a process of its own.
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "they are words of the command line")]
 pub(crate) struct ServerOptions {
     listen: SocketAddr,
     upstream: SocketAddr,
@@ -268,19 +297,20 @@ pub(crate) struct ServerOptions {
     /// Callers may claim what they want.
     #[arg(long)]
     trust: bool,
+    /// As many connections as there are descriptors, as fast as they come, for as long as they
+    /// like.
+    #[arg(long)]
+    crowd: bool,
+    /// In the batch role.
+    #[arg(long)]
+    batch: bool,
 }
 
 pub(crate) fn serve(options: &ServerOptions) -> Outcome {
-    let mut config = Config::new(options.listen, Upstream::Address(options.upstream));
-    config.workers = NonZeroUsize::new(1);
-    config.dark = options.dark;
-    if options.refuse {
-        config.everyone_else = Limits::total(CostRate::ZERO);
+    if options.crowd {
+        raise_file_limit(u64::MAX);
     }
-    if options.trust {
-        config.ceiling = Criticality::CriticalPlus;
-    }
-    let proxy = Proxy::start(config)?;
+    let proxy = Proxy::start(options.role()?)?;
     println!("{}", proxy.address());
     std::io::stdout().flush()?;
     let life = proxy.life().clone();
@@ -294,4 +324,41 @@ pub(crate) fn serve(options: &ServerOptions) -> Outcome {
         }
     });
     Ok(proxy.join()?)
+}
+
+impl ServerOptions {
+    fn role(&self) -> Outcome<Role> {
+        if self.batch {
+            let (listen, endpoint) = (self.listen, self.upstream);
+            let text = format!(
+                "role: batch\nworkers: 1\nservices:\n  - name: bench\n    listen: {listen}\n    \
+                 endpoints: [\"{endpoint}\"]\n"
+            );
+            let mut role = Role::parse("bench", &text)?;
+            if let Role::Batch(config) = &mut role {
+                self.welcome(&mut config.connections, &mut config.limits);
+            }
+            return Ok(role);
+        }
+        let mut config = Config::new(self.listen, Upstream::Address(self.upstream));
+        config.workers = NonZeroUsize::new(1);
+        config.dark = self.dark;
+        if self.refuse {
+            config.everyone_else = Limits::total(CostRate::ZERO);
+        }
+        if self.trust {
+            config.ceiling = Criticality::CriticalPlus;
+        }
+        self.welcome(&mut config.connections, &mut config.limits);
+        Ok(config.into())
+    }
+
+    /// Lets a crowd in.
+    fn welcome(&self, connections: &mut ConnectionLimits, limits: &mut Bounds) {
+        if self.crowd {
+            connections.open_max = u64::MAX;
+            (connections.accepts_per_second, connections.burst) = (u32::MAX, u32::MAX);
+            limits.header_timeout = Duration::from_secs(3_600);
+        }
+    }
 }

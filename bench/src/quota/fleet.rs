@@ -130,17 +130,20 @@ fn write_lines(options: &Options) -> Vec<[Bytes; VARIANTS]> {
         }
         customers.truncate(options.active);
         customers.sort_unstable();
+        let mut last = 0;
+        let steps =
+            customers.iter().map(|customer| customer - core::mem::replace(&mut last, *customer));
+        let steps: Vec<u32> = steps.collect();
         core::array::from_fn(|_| {
-            let mut usages = |customer: u32| {
-                // 75 thousandths of a CPU in the mean: with a thousand tasks for each customer that
-                // is 75 CPUs, and a fifth of the customers may use 20.
-                let mut rate = || 20_000_000 + dice.below(60_000_000);
-                let (critical, sheddable) = (rate(), rate() / 2);
-                let demand = vec![0, sheddable, critical, 0];
-                wire::Usage { customer, used: demand.clone(), demand, has: Vec::new() }
-            };
-            let usages = customers.iter().map(|customer| usages(*customer)).collect();
-            Bytes::from(wire::Usages { number: 0, usages }.encode_to_vec())
+            // 75 thousandths of a CPU in the mean: with a thousand tasks for each customer that is
+            // 75 CPUs, and a fifth of the customers may use 20.
+            let mut rate = || 20_000_000 + dice.below(60_000_000);
+            let rates = steps.iter().flat_map(|_| [rate() / 2, rate()]).collect();
+            // Something is served at the two levels in the middle.
+            let levels = vec![0b0110; steps.len()];
+            let usages =
+                wire::Usages { customers: steps.clone(), levels, rates, ..Default::default() };
+            Bytes::from(usages.encode_to_vec())
         })
     };
     (0..SETS).map(|_| set()).collect()
@@ -233,7 +236,7 @@ impl Task {
     fn report(&mut self, lines: &[Bytes; VARIANTS]) -> Outcome {
         self.number += 1;
         let lines = &lines[self.number as usize % VARIANTS];
-        let number = wire::Usages { number: self.number, usages: Vec::new() }.encode_to_vec();
+        let number = wire::Usages { number: self.number, ..Default::default() }.encode_to_vec();
         let acked = self.ack();
         let mut message = BytesMut::with_capacity(lines.len() + 64);
         message.put_slice(&[0; 5]);
@@ -272,17 +275,17 @@ impl Task {
                 let welcome = wire::ServerMessage::decode(&message[..])?.welcome;
                 self.epoch = welcome.and_then(|welcome| welcome.task).map_or(0, |task| task.epoch);
             }
-            let Told { answers, grants, last } = Told::read(&message).ok_or("nonsense")?;
+            let told = Told::read(&message).ok_or("nonsense")?;
             while let Some(&(number, sent)) = self.sent.front()
-                && number <= answers
+                && number <= told.answers
             {
                 self.sent.pop_front();
                 seen.answers += 1;
                 seen.answered.push(sent.elapsed().as_secs_f64());
             }
-            if grants > 0 {
-                seen.grants += grants;
-                self.acked = self.acked.max(last);
+            seen.grants += told.grants;
+            self.acked = self.acked.max(told.last);
+            if told.grants > 0 && told.acknowledge {
                 self.say.send_data(frame(&self.ack()), false)?;
             }
         }
@@ -298,6 +301,8 @@ struct Told {
     grants: u64,
     /// The number of the last of them.
     last: u64,
+    /// Whether to say at once that they have arrived.
+    acknowledge: bool,
 }
 
 impl Told {
@@ -307,14 +312,14 @@ impl Told {
             let key = varint(&mut bytes)?;
             match (key >> 3, key & 7) {
                 (2, 0) => told.answers = varint(&mut bytes)?,
+                (9, 0) => told.acknowledge = varint(&mut bytes)? != 0,
                 (_, 0) => drop(varint(&mut bytes)?),
                 (field, 2) => {
                     let length = usize::try_from(varint(&mut bytes)?).ok()?;
                     let (inner, rest) = bytes.split_at_checked(length)?;
                     bytes = rest;
                     if field == 5 {
-                        told.grants += 1;
-                        told.last = told.last.max(number(inner)?);
+                        told.granted(inner)?;
                     }
                 }
                 _ => return None,
@@ -322,18 +327,28 @@ impl Told {
         }
         Some(told)
     }
-}
 
-/// The number of a grant: field 2, after the customer, which is field 1.
-fn number(mut grant: &[u8]) -> Option<u64> {
-    while grant.has_remaining() {
-        match varint(&mut grant)? {
-            0x08 => drop(varint(&mut grant)?),
-            0x10 => return varint(&mut grant),
-            _ => return None,
+    /// Reads the last number of some grants, and counts their customers: those given and those
+    /// taken back.
+    fn granted(&mut self, mut grants: &[u8]) -> Option<()> {
+        while grants.has_remaining() {
+            let key = varint(&mut grants)?;
+            match (key >> 3, key & 7) {
+                (1, 0) => self.last = varint(&mut grants)?,
+                (field, 2) => {
+                    let length = usize::try_from(varint(&mut grants)?).ok()?;
+                    let (packed, rest) = grants.split_at_checked(length)?;
+                    grants = rest;
+                    if field != 3 {
+                        // Each number ends with a byte whose highest bit is not set.
+                        self.grants += packed.iter().filter(|byte| **byte < 0x80).count() as u64;
+                    }
+                }
+                _ => return None,
+            }
         }
+        Some(())
     }
-    None
 }
 
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
