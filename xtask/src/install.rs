@@ -75,6 +75,8 @@ const NEEDS: &[Need] = &[
     Need { probe: "prometheus --version", packages: "prometheus", from: &APT },
     // Quota servers elect one by it.
     Need { probe: "etcd --version", packages: "etcd-server", from: &APT },
+    // A kernel whose limits are ours to set.
+    Need { probe: "linux.uml --version", packages: "user-mode-linux", from: &APT },
 ];
 
 /// Where the peers are that tests talk to, in the root of the repository.
