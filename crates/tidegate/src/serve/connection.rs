@@ -90,6 +90,8 @@ pub(super) async fn run<I, M, S, B>(
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
+    // Asked before anything else, as the answer may change while it is made.
+    let came_in_time = common.life.phase() < Phase::LameDuck;
     let made = async {
         core::future::poll_fn(|context| make.poll_ready(context)).await?;
         make.call(peer.clone()).await
@@ -116,7 +118,7 @@ pub(super) async fn run<I, M, S, B>(
     });
     let service = Front::new(service, Arc::clone(&shared));
     let mut connection = Protocol::new(&common, io, service, &shared);
-    let leave = Seldom::new(time_to_leave(&common, &shared, dice));
+    let leave = Seldom::new(time_to_leave(&common, &shared, came_in_time, dice));
     let asked = tokio::select! {
         biased;
         () = &mut connection => return,
@@ -147,7 +149,12 @@ pub(super) async fn run<I, M, S, B>(
 }
 
 /// Returns when the connection should be asked to end.
-async fn time_to_leave(common: &Common, shared: &Shared, mut dice: SeededRng) -> End {
+async fn time_to_leave(
+    common: &Common,
+    shared: &Shared,
+    came_in_time: bool,
+    mut dice: SeededRng,
+) -> End {
     let limits = &common.limits;
     let age = limits.age_max.map(|age| jittered(age, limits, &mut dice));
     let old = async {
@@ -163,7 +170,7 @@ async fn time_to_leave(common: &Common, shared: &Shared, mut dice: SeededRng) ->
     };
     let idle = unused(common, shared, || shared.activity.is_used(), drop_after);
     tokio::select! {
-        phase = leaving(common, &shared.http2, dice) => match phase {
+        phase = leaving(common, &shared.http2, came_in_time, dice) => match phase {
             Phase::Gone => End::Cut,
             _ => End::Closed,
         },
@@ -172,14 +179,19 @@ async fn time_to_leave(common: &Common, shared: &Shared, mut dice: SeededRng) ->
     }
 }
 
-/// Returns when the task is leaving, or was from the beginning and drains.
+/// Returns when the task is leaving; if it was when the connection came, when it drains.
 ///
 /// HTTP/2 can be told to leave without harm to what is on its way, HTTP/1 cannot: a connection
 /// that is closed while it is idle may have a request in it that nobody has read. Its next answer
 /// tells it, and if there is none it is idle for all of the drain delay before it is closed.
-async fn leaving(common: &Common, http2: &AtomicBool, mut dice: SeededRng) -> Phase {
+async fn leaving(
+    common: &Common,
+    http2: &AtomicBool,
+    came_in_time: bool,
+    mut dice: SeededRng,
+) -> Phase {
     // Who comes to a lame duck has not heard of it yet and would only come back.
-    if common.life.phase() < Phase::LameDuck {
+    if came_in_time {
         let phase = common.life.reached(Phase::LameDuck).await;
         if phase == Phase::LameDuck && http2.load(Relaxed) {
             let spread = u64::try_from(common.goodbye_spread.as_nanos()).unwrap_or(u64::MAX);

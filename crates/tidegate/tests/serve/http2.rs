@@ -102,6 +102,45 @@ async fn a_lame_duck_says_goaway_and_finishes() {
     assert_eq!(life.phase(), Phase::Gone);
 }
 
+/// A connection that came before, however long it took until somebody looked after it.
+#[tokio::test]
+async fn who_came_before_the_lame_duck_hears_of_it() {
+    let (asked, mut asks) = tokio::sync::mpsc::unbounded_channel();
+    let (let_on, _) = tokio::sync::watch::channel(false);
+    let make = {
+        let let_on = let_on.clone();
+        tower::service_fn(move |_| {
+            let (asked, mut let_on) = (asked.clone(), let_on.subscribe());
+            async move {
+                asked.send(()).unwrap();
+                let_on.wait_for(|on| *on).await.unwrap();
+                Ok::<_, Infallible>(tower::service_fn(|_: http::Request<RequestBody>| {
+                    core::future::ready(Ok::<_, Infallible>(http::Response::new(String::new())))
+                }))
+            }
+        })
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let life = patient();
+    let mut limits = Limits::default();
+    // One that does not answer a ping would be told to go, too.
+    limits.h2_ping_interval = None;
+    let serve = tidegate::serve(listener, make).life(life.clone()).limits(limits);
+    let running = tokio::spawn(serve.into_future());
+    let mut io = soon(TcpStream::connect(address)).await.unwrap();
+    let hello = [GREETING, &frame(SETTINGS, 0, 0, &[])].concat();
+    soon(io.write_all(&hello)).await.unwrap();
+    soon(asks.recv()).await.unwrap();
+    life.stop();
+    let_on.send_replace(true);
+    assert!(next(&mut io, GOAWAY).await.is_some());
+    assert_eq!(life.phase(), Phase::LameDuck);
+    drop(io);
+    life.hasten();
+    soon(running).await.unwrap().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_panics_takes_nobody_with_it() {
     let service = tower::service_fn(|request: http::Request<RequestBody>| {
