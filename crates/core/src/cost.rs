@@ -169,8 +169,11 @@ impl Entry {
         }
     }
 
-    /// Everything but the estimate, of an entry of `key` that is steady and was used.
-    const fn settled(key: Key) -> u64 {
+    /// The bits for whose it is, how many samples it rests on, and whether it was used.
+    const FULL: u64 = 0xFF << 15 | 0x7F << 1 | 1;
+
+    /// These bits of an entry of `key` that rests on as many as are kept and was used.
+    const fn full(key: Key) -> u64 {
         (key.tag() & 0xFF) << 15 | SAMPLES << 1 | 1
     }
 
@@ -206,12 +209,39 @@ impl Entry {
     fn blend(self, sample: u64) -> Self {
         let samples = (self.samples + 1).min(SAMPLES);
         let clipped = sample.min(self.nanos.max(FLOOR).saturating_mul(CLIP));
+        // Mostly it is as many as are kept: a constant to divide by, which takes no time.
+        let part = |difference: u64| match samples {
+            SAMPLES => difference / SAMPLES,
+            _ => difference / samples,
+        };
         let nanos = if clipped >= self.nanos {
-            self.nanos + (clipped - self.nanos) / samples
+            self.nanos + part(clipped - self.nanos)
         } else {
-            self.nanos - (self.nanos - clipped) / samples
+            self.nanos - part(self.nanos - clipped)
         };
         Self { nanos: nanos.min(Self::NANOS_MAX), samples, used: true, ..self }
+    }
+}
+
+/// An entry that rests on as many samples as are kept, and was used: what is left to change is the
+/// estimate, and how many more requests are to count.
+struct Full<'a> {
+    slot: &'a Slot,
+    word: u64,
+}
+
+impl Full<'_> {
+    /// As [`Entry::after`], and written down.
+    #[inline]
+    fn learn(self, sample: u64, drawn: bool, watched: bool) {
+        let entry = Entry::unpack(self.word);
+        if entry.eager == 0 && !drawn && !(watched && entry.surprised_by(sample)) {
+            return;
+        }
+        let after = entry.after(sample, drawn, watched).pack();
+        if after != self.word {
+            self.slot.entry.store(after, Ordering::Relaxed);
+        }
     }
 }
 
@@ -297,12 +327,12 @@ impl Slots {
         (entry.samples > 0).then(|| Cost::from_nanos(entry.nanos))
     }
 
-    /// What is known of `key` if requests that are not drawn leave it as it is, unless they are a
-    /// surprise.
+    /// What is known of `key` if it rests on as many samples as are kept, and was used.
     #[inline]
-    fn settled(&self, key: Key) -> Option<Entry> {
-        let word = self.find(key)?.entry.load(Ordering::Relaxed);
-        (word & 0x7F_FFFF == Entry::settled(key)).then(|| Entry::unpack(word))
+    fn full(&self, key: Key) -> Option<Full<'_>> {
+        let slot = self.find(key)?;
+        let word = slot.entry.load(Ordering::Relaxed);
+        (word & Entry::FULL == Entry::full(key)).then_some(Full { slot, word })
     }
 
     #[inline]
@@ -354,15 +384,16 @@ impl CostLane {
     #[inline]
     pub fn record(&mut self, customer: CustomerId, method: MethodId, cost: Cost) {
         let drawn = self.draws.below(STRIDE) == 0;
-        let keys = keys(customer, method);
-        // Most requests change nothing, and that can be told by a look at three words.
-        let is_as_ever = |own: Entry| !own.surprised_by(cost.as_nanos());
-        if drawn
-            || !self.slots.settled(keys[0]).is_some_and(is_as_ever)
-            || self.slots.settled(keys[1]).is_none()
-            || self.slots.settled(keys[2]).is_none()
-        {
-            self.learn(customer, method, cost, drawn);
+        let sample = cost.as_nanos();
+        // Nearly all requests find all three estimates resting on enough of them, and most change
+        // nothing, which can be told by a look at three words.
+        match keys(customer, method).map(|key| self.slots.full(key)) {
+            [Some(own), Some(others), Some(all)] => {
+                own.learn(sample, drawn, true);
+                others.learn(sample, drawn, false);
+                all.learn(sample, drawn, false);
+            }
+            _ => self.learn(customer, method, cost, drawn),
         }
     }
 

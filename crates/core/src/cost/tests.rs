@@ -324,6 +324,23 @@ fn an_entry_survives_its_word() {
 }
 
 proptest! {
+    /// What is done to an entry that rests on enough samples is what is done to any.
+    #[test]
+    fn full_entries_learn_as_others_do(
+        nanos in 0..=Entry::NANOS_MAX, eager in 0..=EAGER, sample: u64, drawn: bool, watched: bool,
+    ) {
+        let key = keys(A, GET)[0];
+        let (tag, samples, used) = (key.tag(), SAMPLES, true);
+        let before = Entry { nanos, tag, eager, samples, used };
+        for sample in [sample, sample >> 20, sample >> 40] {
+            let table = CostTable::new(4, GUESS);
+            let slot = table.slots.take(key).unwrap();
+            slot.entry.store(before.pack(), Ordering::Relaxed);
+            table.slots.full(key).unwrap().learn(sample, drawn, watched);
+            prop_assert_eq!(slot.read(key), before.after(sample, drawn, watched));
+        }
+    }
+
     #[test]
     fn no_cost_breaks_the_table(
         records in proptest::collection::vec(
