@@ -19,11 +19,11 @@ use core::time::Duration;
 use std::collections::BinaryHeap;
 use tidegate_core::Timestamp;
 
-/// A slot lasts 2^13 ns: a world of a thousand by a thousand tasks has some four dozen events in
-/// each. That is still little to sort, and enough for their reads to be waited for together: with
-/// half as many a run takes an eighth longer.
-const SLOT_BITS: u32 = 13;
-/// Slots: 34 ms, which is longer than the period of a controller, or than most requests take.
+/// A slot lasts 2^14 ns: a world of a thousand by a thousand tasks has three to eight dozen events
+/// in each. That is still little to sort, and enough for their reads to be waited for together:
+/// with half as many a calm run takes a sixteenth longer.
+const SLOT_BITS: u32 = 14;
+/// Slots: 67 ms, which is longer than the period of a controller, or than most requests take.
 const SLOTS: usize = 1 << 12;
 /// Slots for which one word of the map stands, and words for which one word of its summary does.
 const WORD: usize = 64;

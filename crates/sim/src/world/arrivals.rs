@@ -14,7 +14,7 @@ use tidegate_core::Criticality;
 use tidegate_core::rng::{Rng, SeededRng};
 
 /// Asks that are drawn ahead at most: more than a slot of a large world has.
-const AHEAD_MAX: usize = 32;
+const AHEAD_MAX: usize = 64;
 
 /// A group asks.
 #[derive(Debug, Clone)]
