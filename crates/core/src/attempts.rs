@@ -177,6 +177,12 @@ impl AttemptHistogram {
         self.recent.add(counts, now);
     }
 
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[inline]
+    pub(crate) const fn touch(&self) -> u64 {
+        self.recent.touch() ^ self.config.samples_min
+    }
+
     /// How much of the fleet seems to be full. A few divisions; for the controller's tick.
     pub fn estimate(&mut self, now: Timestamp) -> FleetOverload {
         let [first, second, third] = self.recent.total(now);

@@ -29,8 +29,15 @@ fn decay_nanos(elapsed: u64, tau: u64) -> f64 {
     match (elapsed, tau) {
         (0, _) => 1.0,
         (_, 0) => 0.0,
-        _ => exp_neg(elapsed as f64 / tau as f64),
+        _ => exp_neg(to_float(elapsed) / to_float(tau)),
     }
+}
+
+/// `nanos as f64`. Processors convert signed integers by one instruction and others by several; all
+/// that are worth measuring, up to 292 years, are the same as either.
+#[inline]
+const fn to_float(nanos: u64) -> f64 {
+    if nanos <= i64::MAX as u64 { nanos as i64 as f64 } else { nanos as f64 }
 }
 
 /// Nanoseconds from one moment to a later one; none to an earlier one.
@@ -134,6 +141,46 @@ impl Average {
     }
 }
 
+/// Several averages over the same time: what fades is worked out once for all of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Averages<const N: usize> {
+    tau_nanos: u64,
+    state: Option<([f64; N], Timestamp)>,
+}
+
+impl<const N: usize> Averages<N> {
+    /// As [`Average::new`].
+    pub(crate) const fn new(tau: Duration) -> Self {
+        Self { tau_nanos: nanos(tau), state: None }
+    }
+
+    /// As [`Average::set_tau`].
+    pub(crate) const fn set_tau(&mut self, tau: Duration) {
+        self.tau_nanos = nanos(tau);
+    }
+
+    /// As [`Average::record`] of each. One whose sample is not finite stays as it is, and at zero
+    /// if it is the first.
+    pub(crate) fn record(&mut self, samples: [f64; N], now: Timestamp) {
+        let (keep, values, last) = match self.state {
+            None => (0.0, [0.0; N], now),
+            Some((values, last)) => {
+                (decay_nanos(nanos_since(now, last), self.tau_nanos), values, now.max(last))
+            }
+        };
+        let blend = |i: usize| match (values[i], samples[i]) {
+            (value, sample) if sample.is_finite() => keep * value + (1.0 - keep) * sample,
+            (value, _) => value,
+        };
+        self.state = Some((core::array::from_fn(blend), last));
+    }
+
+    /// The averages; zero before the first samples.
+    pub(crate) fn get(&self) -> [f64; N] {
+        self.state.map_or([0.0; N], |(values, _)| values)
+    }
+}
+
 /// How much of something happens per second, lately.
 ///
 /// Each amount fades with the time constant; what is left over `tau` is the rate. Early on less
@@ -141,8 +188,14 @@ impl Average {
 /// from the start.
 #[derive(Debug, Clone)]
 pub struct Rate {
-    tau_nanos: u64,
+    time: Fading,
     faded: f64,
+}
+
+/// The time over which amounts fade.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Fading {
+    tau_nanos: u64,
     start: Timestamp,
     last: Timestamp,
     /// The weight that all moments since the start have together, in seconds, once somebody has
@@ -150,46 +203,33 @@ pub struct Rate {
     seen: Option<f64>,
 }
 
-impl Rate {
-    /// Forgets with time constant `tau`; counting begins at `now`.
-    pub const fn new(tau: Duration, now: Timestamp) -> Self {
-        Self { tau_nanos: nanos(tau), faded: 0.0, start: now, last: now, seen: None }
+impl Fading {
+    const fn new(tau: Duration, now: Timestamp) -> Self {
+        Self { tau_nanos: nanos(tau), start: now, last: now, seen: None }
     }
 
-    /// Forgets with time constant `tau` from now on, reading the same as before at first.
-    pub fn set_tau(&mut self, tau: Duration) {
-        let tau_nanos = nanos(tau);
-        if tau_nanos != self.tau_nanos && self.tau_nanos != 0 {
-            self.faded *= tau_nanos as f64 / self.tau_nanos as f64;
-            self.tau_nanos = tau_nanos;
-            self.seen = None;
+    /// Fades with time constant `tau` from now on. Gives by how much amounts have to be multiplied
+    /// to read the same as before.
+    fn set_tau(&mut self, tau: Duration) -> Option<f64> {
+        let (tau_nanos, before) = (nanos(tau), self.tau_nanos);
+        if tau_nanos == before || before == 0 {
+            return None;
         }
+        self.tau_nanos = tau_nanos;
+        self.seen = None;
+        Some(tau_nanos as f64 / before as f64)
     }
 
-    /// `amount` happens at `now`. Amounts that are not finite or are negative are left out: returns
-    /// whether this one was taken.
-    pub fn add(&mut self, amount: f64, now: Timestamp) -> bool {
-        self.fade(now);
-        self.take(amount)
-    }
-
-    /// `amount` happened little by little since the last call, for whoever looks at a counter now
-    /// and then. The early part has already faded when it is told; counting all of it as of `now`
-    /// would read too high, by `interval / (2 tau)`. Otherwise as [`Rate::add`].
-    pub fn add_since_last(&mut self, amount: f64, now: Timestamp) -> bool {
-        let interval = nanos_since(now, self.last);
-        let keep = self.fade(now);
-        if interval == 0 {
-            return self.take(amount);
+    /// Lets time pass and returns how much of the past is left.
+    #[inline]
+    fn pass(&mut self, now: Timestamp) -> f64 {
+        if now <= self.last {
+            return 1.0;
         }
-        self.take(amount * (1.0 - keep) * self.tau_nanos as f64 / interval as f64)
-    }
-
-    /// Per second, as of `now`.
-    pub fn per_second(&mut self, now: Timestamp) -> f64 {
-        self.fade(now);
-        let seen = self.seen();
-        if seen > 0.0 { (self.faded / seen).min(f64::MAX) } else { 0.0 }
+        let keep = decay_nanos(nanos_since(now, self.last), self.tau_nanos);
+        self.last = now;
+        self.seen = None;
+        keep
     }
 
     /// The weight that all moments since the start have together, in seconds.
@@ -208,6 +248,94 @@ impl Rate {
         };
         *self.seen.insert(weight * Duration::from_nanos(self.tau_nanos).as_secs_f64())
     }
+}
+
+impl Rate {
+    /// Forgets with time constant `tau`; counting begins at `now`.
+    pub const fn new(tau: Duration, now: Timestamp) -> Self {
+        Self { time: Fading::new(tau, now), faded: 0.0 }
+    }
+
+    /// Forgets with time constant `tau` from now on, reading the same as before at first.
+    pub fn set_tau(&mut self, tau: Duration) {
+        if let Some(scale) = self.time.set_tau(tau) {
+            self.faded *= scale;
+        }
+    }
+
+    /// `amount` happens at `now`. Amounts that are not finite or are negative are left out: returns
+    /// whether this one was taken.
+    pub fn add(&mut self, amount: f64, now: Timestamp) -> bool {
+        self.faded *= self.time.pass(now);
+        self.take(amount)
+    }
+
+    /// `amount` happened little by little since the last call, for whoever looks at a counter now
+    /// and then. The early part has already faded when it is told; counting all of it as of `now`
+    /// would read too high, by `interval / (2 tau)`. Otherwise as [`Rate::add`].
+    pub fn add_since_last(&mut self, amount: f64, now: Timestamp) -> bool {
+        let interval = nanos_since(now, self.time.last);
+        let keep = self.time.pass(now);
+        self.add_over(amount, interval, keep)
+    }
+
+    /// Several at once: each as by [`Rate::add_since_last`], then [`Rate::per_second`]. For those
+    /// that are always told of at the same moments what fades is worked out once, not for each.
+    pub fn add_together<const N: usize>(
+        rates: &mut [Self; N],
+        amounts: [f64; N],
+        now: Timestamp,
+    ) -> [f64; N] {
+        let mut last: Option<(Fading, Fading, f64)> = None;
+        core::array::from_fn(|i| {
+            let rate = &mut rates[i];
+            let interval = nanos_since(now, rate.time.last);
+            let (time, keep) = match last {
+                Some((before, after, keep)) if before == rate.time => (after, keep),
+                _ => {
+                    let mut after = rate.time;
+                    let keep = after.pass(now);
+                    after.seen();
+                    last = Some((rate.time, after, keep));
+                    (after, keep)
+                }
+            };
+            rate.time = time;
+            rate.add_over(amounts[i], interval, keep);
+            rate.read()
+        })
+    }
+
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub const fn touch(&self) -> u64 {
+        self.faded.to_bits() ^ self.time.tau_nanos
+    }
+
+    /// Per second, as of `now`.
+    pub fn per_second(&mut self, now: Timestamp) -> f64 {
+        self.faded *= self.time.pass(now);
+        self.read()
+    }
+
+    /// Per second, as of the last moment.
+    #[inline]
+    fn read(&mut self) -> f64 {
+        let seen = self.time.seen();
+        if seen > 0.0 { (self.faded / seen).min(f64::MAX) } else { 0.0 }
+    }
+
+    /// Keeps so much of the past, and takes an amount that came little by little since.
+    #[inline]
+    fn add_over(&mut self, amount: f64, interval: u64, keep: f64) -> bool {
+        self.faded *= keep;
+        if interval == 0 {
+            return self.take(amount);
+        }
+        self.take(amount * (1.0 - keep) * to_float(self.time.tau_nanos) / to_float(interval))
+    }
 
     fn take(&mut self, amount: f64) -> bool {
         let taken = amount.is_finite() && amount >= 0.0;
@@ -216,42 +344,32 @@ impl Rate {
         }
         taken
     }
-
-    /// Lets time pass and returns how much of the past is left.
-    #[inline]
-    fn fade(&mut self, now: Timestamp) -> f64 {
-        if now <= self.last {
-            return 1.0;
-        }
-        let keep = decay_nanos(nanos_since(now, self.last), self.tau_nanos);
-        self.faded *= keep;
-        self.last = now;
-        self.seen = None;
-        keep
-    }
 }
 
 /// Several rates over the same time: what fades is worked out once for all of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Rates<const N: usize> {
-    /// Carries the time, and none of the amounts.
-    time: Rate,
+    time: Fading,
     faded: [f64; N],
 }
 
 impl<const N: usize> Rates<N> {
     pub(crate) const fn new(tau: Duration, now: Timestamp) -> Self {
-        Self { time: Rate::new(tau, now), faded: [0.0; N] }
+        Self { time: Fading::new(tau, now), faded: [0.0; N] }
     }
 
     /// As [`Rate::set_tau`].
     pub(crate) fn set_tau(&mut self, tau: Duration) {
-        let before = self.time.tau_nanos;
-        self.time.set_tau(tau);
-        if self.time.tau_nanos != before {
-            let scale = self.time.tau_nanos as f64 / before as f64;
+        if let Some(scale) = self.time.set_tau(tau) {
             self.faded = self.faded.map(|faded| faded * scale);
         }
+    }
+
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        let last = self.faded.last().map_or(0, |faded| faded.to_bits());
+        last ^ self.faded[0].to_bits() ^ self.time.tau_nanos
     }
 
     /// One of them reads `factor` times as much from now on.
@@ -267,19 +385,19 @@ impl<const N: usize> Rates<N> {
     /// As [`Rate::add_since_last`], then [`Rate::per_second`], of each.
     pub(crate) fn add_since_last(&mut self, amounts: [f64; N], now: Timestamp) -> [f64; N] {
         let interval = nanos_since(now, self.time.last);
-        let keep = self.time.fade(now);
+        let keep = self.time.pass(now);
         let spread = match interval {
             0 => 1.0,
-            _ => (1.0 - keep) * self.time.tau_nanos as f64 / interval as f64,
+            _ => (1.0 - keep) * to_float(self.time.tau_nanos) / to_float(interval),
         };
+        // Without branches, so that several are worked out at once.
+        let bound = |value: f64| if value < f64::MAX { value } else { f64::MAX };
         for (faded, amount) in self.faded.iter_mut().zip(amounts) {
-            *faded *= keep;
-            if amount.is_finite() && amount >= 0.0 {
-                *faded = (*faded + amount * spread).min(f64::MAX);
-            }
+            let taken = if (0.0..=f64::MAX).contains(&amount) { amount } else { 0.0 };
+            *faded = bound(*faded * keep + taken * spread);
         }
         let seen = self.time.seen();
-        self.faded.map(|faded| if seen > 0.0 { (faded / seen).min(f64::MAX) } else { 0.0 })
+        if seen > 0.0 { self.faded.map(|faded| bound(faded / seen)) } else { [0.0; N] }
     }
 }
 
@@ -384,6 +502,49 @@ mod tests {
                 assert!((found - alone).abs() <= 1e-12 * alone.max(1.0), "{found} {alone}");
             }
         }
+    }
+
+    /// To the bit: whether they have always been told of together, or one of them was told of alone.
+    #[test]
+    fn rates_that_are_told_of_together_read_as_each_would_alone() {
+        let mut together = [(); 3].map(|()| Rate::new(TAU, Timestamp::ZERO));
+        let mut alone = together.clone();
+        for i in 1..300_u64 {
+            let now = Timestamp::from_millis(i / 2 * (7 + i % 5));
+            if i % 50 == 0 {
+                together[1].add(3.0, now);
+                alone[1].add(3.0, now);
+            }
+            let amounts = [i as f64, f64::NAN, (i % 3) as f64];
+            let found = Rate::add_together(&mut together, amounts, now);
+            for ((rate, amount), found) in alone.iter_mut().zip(amounts).zip(found) {
+                rate.add_since_last(amount, now);
+                assert_eq!(rate.per_second(now).to_bits(), found.to_bits(), "step {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn several_averages_read_as_each_would_alone() {
+        let mut all = Averages::<3>::new(TAU);
+        let mut each = [(); 3].map(|()| Average::new(TAU));
+        assert_eq!(all.get(), [0.0; 3]);
+        for i in 1..200_u64 {
+            let now = Timestamp::from_millis(i * (7 + i % 5));
+            if i == 100 {
+                all.set_tau(2 * TAU);
+                each.iter_mut().for_each(|average| average.set_tau(2 * TAU));
+            }
+            let samples = [i as f64, 1.0, (i % 3) as f64];
+            all.record(samples, now);
+            for (average, sample) in each.iter_mut().zip(samples) {
+                average.record(sample, now);
+            }
+            assert_eq!(all.get().map(Some), [0, 1, 2].map(|i| each[i].get()), "step {i}");
+        }
+        let before = all.get();
+        all.record([f64::NAN, 1.0, f64::INFINITY], Timestamp::from_secs(9));
+        assert_eq!(all.get(), before, "what is no number moves nothing, and 1 is where it was");
     }
 
     proptest! {

@@ -75,6 +75,8 @@ mod flag {
     pub(super) const DONT_RETRY: u64 = 1 << 2;
     /// Four bits, lowest criticality first.
     pub(super) const DEGRADE: u32 = 8;
+    /// What plans set; the rest is set by whoever runs the task.
+    pub(super) const OF_PLAN: u64 = DONT_RETRY | 0xF << DEGRADE;
 }
 
 /// What requests meet: read by every thread, written by the controller. What all of them read is on
@@ -198,12 +200,21 @@ impl AdmissionGate {
         self.set_causes(causes(config, plan.peak, plan.reading.signal));
         self.room.publish(&plan.limit, &plan.limit_over, plan.inflight, now);
         self.set_levels(plan.levels);
-        self.set_flag(flag::DONT_RETRY, advice == Advice::DontRetry);
+        let mut set = if advice == Advice::DontRetry { flag::DONT_RETRY } else { 0 };
         for (level, degrade) in plan.degrade.into_iter().enumerate() {
-            self.set_flag(1 << (flag::DEGRADE + level as u32), degrade);
+            set |= u64::from(degrade) << flag::DEGRADE << level;
         }
-        // Last: whoever sees the new number takes a new lease.
-        self.flags.fetch_add(1 << flag::PLAN, Ordering::Release);
+        // Last: whoever sees the new number takes a new lease. In one write, as each of this kind
+        // waits for all that was written before.
+        let mut flags = self.flags.load(Ordering::Relaxed);
+        loop {
+            let next = (flags & !flag::OF_PLAN | set).wrapping_add(1 << flag::PLAN);
+            let (done, or_else) = (Ordering::Release, Ordering::Relaxed);
+            match self.flags.compare_exchange_weak(flags, next, done, or_else) {
+                Ok(_) => break,
+                Err(other) => flags = other,
+            }
+        }
     }
 
     fn set_causes(&self, causes: [u64; LEVELS]) {
@@ -311,7 +322,8 @@ impl Lane {
     #[must_use]
     pub fn touch_all(&self) -> u64 {
         let lines = core::array::from_fn::<usize, { cell::DARK }, _>(|line| line);
-        self.returns.counts.touch(lines) ^ self.gate.flags.load(Ordering::Relaxed)
+        let gate = self.gate.flags.load(Ordering::Relaxed) ^ self.gate.room.touch_all();
+        gate ^ self.returns.counts.touch(lines) ^ self.returns.counts.touch_counters()
     }
 
     /// Whether a request of `criticality` would be asked for a degraded answer now: what it will
@@ -604,7 +616,7 @@ impl Controller {
     #[must_use]
     pub fn touch(&self) -> u64 {
         let last = self.last.0.iter().step_by(LINE).fold(0, |word, cell| word ^ cell);
-        last ^ u64::from(self.shedder.config().threshold(Criticality::Critical) > Utilization::ZERO)
+        last ^ self.shedder.touch() ^ self.attempts.touch()
     }
 
     /// Looks at the counts and at what was seen, and tells the gate what to do. Call it every few

@@ -120,6 +120,12 @@ impl Room {
         most ^ self.used.load(Ordering::Relaxed)
     }
 
+    /// Reads from each line.
+    #[inline]
+    pub(super) fn touch_all(&self) -> u64 {
+        self.touch(Criticality::Sheddable)
+    }
+
     /// `cost` is no longer in flight, and no thread keeps it.
     pub(super) fn give_back(&self, cost: Cost) {
         self.used.fetch_sub(signed(cost) as u64, Ordering::Relaxed);

@@ -169,6 +169,18 @@ impl Signals {
         Some(SignalId(id))
     }
 
+    /// As [`Lane::touch`](crate::admission::Lane::touch).
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn touch(&self) -> u64 {
+        let signals = self.signals.iter();
+        signals.fold(0, |word, (signal, heard)| {
+            let level = heard.map_or(0.0, |heard| heard.level);
+            word ^ signal.target.to_bits() ^ level.to_bits()
+        })
+    }
+
     /// The signal with this number.
     pub fn get(&self, id: SignalId) -> Option<&Signal> {
         self.signals.get(usize::from(id.0)).map(|(signal, _)| signal)

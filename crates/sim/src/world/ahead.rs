@@ -128,6 +128,9 @@ impl World {
         for ask in self.asking.ahead() {
             word ^= self.asked(ask).touch_picked();
         }
+        for &backend in &ahead.ticks {
+            word ^= self.backends[backend as usize].touch_signals();
+        }
         word
     }
 

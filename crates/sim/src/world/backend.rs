@@ -63,9 +63,8 @@ struct Control {
 /// What a task reports is worked out from.
 #[derive(Debug)]
 struct Meters {
-    requests: Rate,
-    errors: Rate,
-    busy: Rate,
+    /// Busy cores, answers and errors per second.
+    rates: [Rate; 3],
     busy_seen: f64,
 }
 
@@ -143,9 +142,7 @@ impl Backend {
             },
             look_every: of.look_every,
             meters: Box::new(Meters {
-                requests: Rate::new(REPORT_TAU, now),
-                errors: Rate::new(REPORT_TAU, now),
-                busy: Rate::new(REPORT_TAU, now),
+                rates: core::array::from_fn(|_| Rate::new(REPORT_TAU, now)),
                 busy_seen: 0.0,
             }),
             busy_written: 0.0,
@@ -211,13 +208,23 @@ impl Backend {
     /// Reads what a look of the controller needs.
     #[inline]
     pub(crate) fn touch_control(&self) -> u64 {
-        let word = self.meters.busy_seen.to_bits();
+        let Meters { rates: [first, .., last], busy_seen } = &*self.meters;
+        let word = first.touch() ^ last.touch() ^ busy_seen.to_bits();
         match &self.guard {
             Guard::Tidegate(Protection { lane, control, .. }) => {
-                let seen = control.worked_seen.to_bits();
+                let seen = control.worked_seen.to_bits() ^ control.looked.as_nanos();
                 word ^ seen ^ control.controller.touch() ^ lane.touch_all()
             }
             Guard::Nobody | Guard::Contender(_) => word,
+        }
+    }
+
+    /// Reads what lies behind that.
+    #[inline]
+    pub(crate) fn touch_signals(&self) -> u64 {
+        match &self.guard {
+            Guard::Tidegate(protection) => protection.control.signals.touch(),
+            Guard::Nobody | Guard::Contender(_) => 0,
         }
     }
 
@@ -323,17 +330,13 @@ impl Backend {
     pub(crate) fn tick(&mut self, number: u32, now: Timestamp) -> Looked {
         let busy = self.cpu.busy(now);
         let meters = &mut *self.meters;
-        meters.busy.add_since_last((busy - meters.busy_seen).max(0.0), now);
+        let used = (busy - meters.busy_seen).max(0.0);
         meters.busy_seen = busy;
         let [answers, errors] = core::mem::take(&mut self.answers);
-        meters.requests.add_since_last(answers.into(), now);
-        meters.errors.add_since_last(errors.into(), now);
-        let report = LoadReport {
-            rps: meters.requests.per_second(now),
-            eps: meters.errors.per_second(now),
-            cpu_utilization: meters.busy.per_second(now) / self.spec.cores,
-            ..LoadReport::default()
-        };
+        let since = [used, answers.into(), errors.into()];
+        let [busy_cores, rps, eps] = Rate::add_together(&mut meters.rates, since, now);
+        let cpu_utilization = busy_cores / self.spec.cores;
+        let report = LoadReport { rps, eps, cpu_utilization, ..LoadReport::default() };
         let evenly = Looked { report, look: None, next: now + self.look_every };
         let active = self.cpu.active();
         let protection = match &mut self.guard {

@@ -14,7 +14,7 @@
 //! for seconds after a task has changed over: too high, and too much may wait; too low, and what
 //! fits is refused.
 
-use super::{Done, Facts, ShedConfig};
+use super::{Done, Facts, ShedConfig, at_least};
 use crate::average::{Rate, Rates};
 use crate::units::Timestamp;
 use core::time::Duration;
@@ -45,7 +45,7 @@ pub(super) struct Capacity {
     calm: Duration,
     /// Estimated and true cost of what was done, and how many requests that were: with full answers
     /// first, then with degraded ones.
-    sums: [Rates<3>; KINDS],
+    sums: Rates<{ 3 * KINDS }>,
     /// As of the last look.
     means: [[f64; 3]; KINDS],
     /// Requests done lately, by kind, and the share of each.
@@ -70,7 +70,7 @@ impl Capacity {
             busy_clock: Timestamp::ZERO,
             was_busy: false,
             calm: Duration::ZERO,
-            sums: core::array::from_fn(|_| Rates::new(config.bias_tau, now)),
+            sums: Rates::new(config.bias_tau, now),
             means: [[0.0; 3]; KINDS],
             lately: Rates::new(config.offered_tau_lately, now),
             tau_lately: config.offered_tau_lately,
@@ -88,9 +88,10 @@ impl Capacity {
         now: Timestamp,
     ) {
         self.count(facts, now);
-        let several = Duration::try_from_secs_f64(TIMES * base).unwrap_or(self.tau);
-        let several = several.min(TAU_MAX).max(self.tau);
-        let tau = if facts.used.is_some() { self.tau } else { several };
+        let tau = match facts.used {
+            Some(_) => self.tau,
+            None => at_least(self.tau, (TIMES * base).min(TAU_MAX.as_secs_f64())),
+        };
         self.done.set_tau(tau);
         self.done_busy.set_tau(tau);
         let worked = facts.used.unwrap_or(facts.worked).as_nanos() as f64;
@@ -113,18 +114,32 @@ impl Capacity {
             worked: facts.worked - degraded.worked,
         };
         let done = [full, degraded];
-        for ((mean, sum), done) in self.means.iter_mut().zip(&mut self.sums).zip(done) {
+        let mut sums = [0.0; 3 * KINDS];
+        for (sums, done) in sums.chunks_exact_mut(3).zip(done) {
             let costs = [done.estimated, done.worked].map(|cost| cost.as_nanos() as f64);
-            *mean = sum.add_since_last([costs[0], costs[1], done.requests as f64], now);
+            sums.copy_from_slice(&[costs[0], costs[1], done.requests as f64]);
+        }
+        let sums = self.sums.add_since_last(sums, now);
+        for (mean, sums) in self.means.iter_mut().zip(sums.chunks_exact(3)) {
+            mean.copy_from_slice(sums);
         }
         let enough = REQUESTS_LATELY / self.means.iter().map(|mean| mean[2]).sum::<f64>();
-        let enough = Duration::try_from_secs_f64(enough.min(TAU_MAX.as_secs_f64()));
-        self.lately.set_tau(enough.unwrap_or(TAU_MAX).max(self.tau_lately));
+        let enough = enough.min(TAU_MAX.as_secs_f64());
+        self.lately.set_tau(at_least(self.tau_lately, enough));
         let lately = self.lately.add_since_last(done.map(|done| done.requests as f64), now);
         let share = lately[1] / (lately[0] + lately[1]);
         if share.is_finite() {
             self.shares = [1.0 - share, share];
         }
+    }
+
+    /// Reads what a tick will read, line by line.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        let rates = self.done.touch() ^ self.done_busy.touch() ^ self.lately.touch();
+        let numbers = [self.means[0][0], self.means[1][2], self.shares[0]];
+        let word = rates ^ self.sums.touch() ^ self.busy_clock.as_nanos();
+        numbers.into_iter().fold(word, |word, number| word ^ number.to_bits())
     }
 
     /// The task may use other CPUs than it could.

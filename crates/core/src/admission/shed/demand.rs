@@ -14,7 +14,7 @@
 //! - The level that is cut fits again if the long average says so, or if what comes lately is less
 //!   than by luck. Else a lull of a few requests would let it fill the queue for those above.
 
-use super::ShedConfig;
+use super::{ShedConfig, at_least};
 use crate::average::Rates;
 use crate::criticality::Criticality;
 use crate::units::{Cost, Timestamp};
@@ -70,7 +70,7 @@ pub(super) struct Demand {
     lately: Rates<LEVELS>,
     rates: [[f64; LEVELS]; 2],
     /// All that came in the last moments, and what came of customers who are over.
-    moment: [Rates<LEVELS>; 2],
+    moment: Rates<{ 2 * LEVELS }>,
     /// The share of each level that keeps within its quota.
     within: [f64; LEVELS],
     /// The levels that fitted when last looked at.
@@ -90,7 +90,7 @@ impl Demand {
             long: Rates::new(config.offered_tau, now),
             lately: Rates::new(config.offered_tau_lately, now),
             rates: [[0.0; LEVELS]; 2],
-            moment: core::array::from_fn(|_| Rates::new(OVER_TAU, now)),
+            moment: Rates::new(OVER_TAU, now),
             within: [1.0; LEVELS],
             fitted: [true; LEVELS],
             grain: 0.0,
@@ -109,10 +109,7 @@ impl Demand {
         cut: Option<(usize, Duration)>,
         now: Timestamp,
     ) {
-        let tau = |least: Duration, requests: f64| {
-            let enough = Duration::try_from_secs_f64((requests * one).min(TAU_MAX));
-            least.max(enough.unwrap_or_default())
-        };
+        let tau = |least: Duration, requests: f64| at_least(least, (requests * one).min(TAU_MAX));
         let taus = [tau(self.tau, REQUESTS), tau(self.tau_lately, REQUESTS_LATELY)];
         for (level, fitted_for) in self.fitted_for.iter_mut().enumerate() {
             *fitted_for = match cut {
@@ -135,16 +132,23 @@ impl Demand {
                 *long = *lately;
             }
         }
-        let over = over.map(|cost| cost.as_nanos() as f64);
-        let moment = tau(OVER_TAU, OVER_REQUESTS);
-        let [all, over] = [(0, amounts), (1, over)].map(|(i, amounts)| {
-            self.moment[i].set_tau(moment);
-            self.moment[i].add_since_last(amounts, now)
-        });
+        let over = |level: usize| over[level].as_nanos() as f64;
+        let both = |i: usize| if i < LEVELS { amounts[i] } else { over(i - LEVELS) };
+        self.moment.set_tau(tau(OVER_TAU, OVER_REQUESTS));
+        let moment = self.moment.add_since_last(core::array::from_fn(both), now);
         self.within = core::array::from_fn(|level| {
-            let within = 1.0 - over[level] / all[level];
+            let within = 1.0 - moment[LEVELS + level] / moment[level];
             if within.is_nan() { 1.0 } else { within.clamp(0.0, 1.0) }
         });
+    }
+
+    /// Reads what a tick will read, line by line.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        let rates = self.long.touch() ^ self.lately.touch() ^ self.moment.touch();
+        let [long, lately] = &self.rates;
+        let numbers = [long[0], lately[LEVELS - 1], self.within[0], self.fitted_for[0], self.grain];
+        numbers.into_iter().fold(rates, |word, number| word ^ number.to_bits())
     }
 
     /// Per second, lately.

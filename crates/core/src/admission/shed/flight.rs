@@ -23,8 +23,8 @@
 //! k = cov(L, u) / var(u)      L* = mean(L) + k (set point - mean(u))
 //! ```
 
-use super::{Facts, ShedConfig};
-use crate::average::{Average, Rate};
+use super::{Facts, ShedConfig, at_least};
+use crate::average::{Average, Averages, Rate};
 use crate::units::Timestamp;
 use core::time::Duration;
 
@@ -32,7 +32,7 @@ use core::time::Duration;
 /// as it takes that long to see what a change has done…
 const SLOW: f64 = 5.0;
 /// …and over this long at least, and at most.
-const SLOW_RANGE: (f64, f64) = (1.0, 60.0);
+const SLOW_RANGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// What a request takes by itself is an average over this long of moments without a queue.
 const BASE_TAU: Duration = Duration::from_secs(2);
 /// A load average tells a queue and a fan-out apart over this long.
@@ -47,12 +47,11 @@ pub(super) struct Flight {
     free_clock: Timestamp,
     /// `L` over time and what went through, while nothing waited.
     free: [Rate; 2],
+    /// The one over the other: seconds that a request takes where nothing waits.
+    base: Option<f64>,
     smoothed: Average,
     /// Means of `L`, `u`, `L u` and `u u`.
-    inflight: Average,
-    utilization: Average,
-    product: Average,
-    square: Average,
+    means: Averages<4>,
 }
 
 /// What is in flight, in estimated cost, where the capacity is known.
@@ -80,18 +79,15 @@ impl Queue {
 
 impl Flight {
     pub(super) fn new(config: &ShedConfig, now: Timestamp) -> Self {
-        let tau = Duration::from_secs_f64(SLOW_RANGE.0);
         Self {
             queue_per_task: config.queue_per_task,
             queue_per_cpu: config.queue_per_cpu,
             slack: config.slack.get(),
             free_clock: Timestamp::ZERO,
             free: core::array::from_fn(|_| Rate::new(BASE_TAU, Timestamp::ZERO)),
+            base: None,
             smoothed: Average::starting_at(SMOOTH_TAU, 0.0, now),
-            inflight: Average::new(tau),
-            utilization: Average::new(tau),
-            product: Average::new(tau),
-            square: Average::new(tau),
+            means: Averages::new(SLOW_RANGE.0),
         }
     }
 
@@ -99,29 +95,29 @@ impl Flight {
         let (inflight, u) = (facts.inflight.as_nanos() as f64, facts.reading.instant.get());
         if free {
             self.free_clock += elapsed;
-            let [time, done] = &mut self.free;
-            time.add_since_last(inflight * elapsed.as_secs_f64(), self.free_clock);
+            let time = inflight * elapsed.as_secs_f64();
             let through = facts.admitted.as_nanos() as f64 + facts.completed.as_nanos() as f64;
-            done.add_since_last(through / 2.0, self.free_clock);
+            let both = [time, through / 2.0];
+            let [time, done] = Rate::add_together(&mut self.free, both, self.free_clock);
+            self.base = Some(time / done).filter(|base| base.is_finite());
         }
-        let slow = (SLOW * self.base().unwrap_or(0.0)).clamp(SLOW_RANGE.0, SLOW_RANGE.1);
-        let slow = Duration::from_secs_f64(slow);
-        for (average, value) in [
-            (&mut self.inflight, inflight),
-            (&mut self.utilization, u),
-            (&mut self.product, inflight * u),
-            (&mut self.square, u * u),
-        ] {
-            average.set_tau(slow);
-            average.record(value, now);
-        }
+        let slow = (SLOW * self.base.unwrap_or(0.0)).min(SLOW_RANGE.1.as_secs_f64());
+        self.means.set_tau(at_least(SLOW_RANGE.0, slow));
+        self.means.record([inflight, u, inflight * u, u * u], now);
+    }
+
+    /// Reads what a tick will read, line by line.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        let [time, done] = &self.free;
+        let numbers = [self.means.get()[0], self.smoothed.get().unwrap_or(0.0), self.slack];
+        let word = time.touch() ^ done.touch() ^ self.free_clock.as_nanos();
+        numbers.into_iter().fold(word, |word, number| word ^ number.to_bits())
     }
 
     /// Seconds that a request takes where nothing waits, if that was ever seen.
-    pub(super) fn base(&mut self) -> Option<f64> {
-        let [time, done] = &mut self.free;
-        let base = time.per_second(self.free_clock) / done.per_second(self.free_clock);
-        base.is_finite().then_some(base)
+    pub(super) const fn base(&self) -> Option<f64> {
+        self.base
     }
 
     /// What waits, of requests of `request` seconds at `capacity`, on `cpus`.
@@ -133,7 +129,7 @@ impl Flight {
         cpus: f64,
         now: Timestamp,
     ) -> Queue {
-        let base = self.base().unwrap_or(0.0).max(request);
+        let base = self.base.unwrap_or(0.0).max(request);
         let waiting = self.queue_per_cpu + self.queue_per_task / cpus;
         let [queue, slack] = [request * waiting, self.slack * (base - request)];
         let [busy, unit, slack] = [base, queue + slack, slack].map(|time| capacity * time);
@@ -145,13 +141,12 @@ impl Flight {
 
     /// What should be in flight for the signals to stand at `set_point`.
     pub(super) fn by_signals(&self, set_point: f64) -> Option<f64> {
-        let mean = |average: &Average| average.get().unwrap_or(0.0);
-        let (inflight, u) = (mean(&self.inflight), mean(&self.utilization));
+        let [inflight, u, product, square] = self.means.get();
         if u <= 0.0 {
             return None;
         }
-        let variance = mean(&self.square) - u * u;
-        let slope = (mean(&self.product) - inflight * u) / variance;
+        let variance = square - u * u;
+        let slope = (product - inflight * u) / variance;
         // All of it at the most; and all of it where utilization never moved.
         let all = inflight / u;
         let slope = if slope.is_finite() { slope.clamp(0.0, all) } else { all };

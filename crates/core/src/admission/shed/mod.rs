@@ -278,6 +278,17 @@ impl Shedder {
         }
     }
 
+    /// Reads what a tick will read, line by line.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        let parts = self.demand.touch() ^ self.capacity.touch() ^ self.flight.touch();
+        let config = &self.config;
+        let numbers = [self.boost, self.owed, config.thresholds[0], config.degrade_from[0]];
+        let until = self.degrade_until[0].unwrap_or(self.last).as_nanos();
+        let word = parts ^ until ^ u64::from(config.horizon.subsec_nanos());
+        numbers.into_iter().fold(word, |word, number| word ^ number.to_bits())
+    }
+
     /// Looks at what happened since the last tick and says what to do until the next. Call it every
     /// few milliseconds (10 ms is a good choice) from a thread that the work itself cannot hold up:
     /// without ticks the gate stays as it is.
@@ -547,4 +558,36 @@ fn reading(signals: Reading, queue: Option<Queue>) -> Reading {
 
 fn nanos(cost: f64) -> Cost {
     Cost::from_nanos(cost as u64)
+}
+
+/// So many seconds, but no less than `least`, which is also for what is no span. Mostly it is that,
+/// and seen to be without working out the other to the nanosecond.
+fn at_least(least: Duration, secs: f64) -> Duration {
+    if secs < least.as_secs_f64() {
+        return least;
+    }
+    Duration::try_from_secs_f64(secs).map_or(least, |span| span.max(least))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_no_less_than_the_least() {
+        let least = Duration::from_millis(50);
+        let table = [
+            (f64::NAN, least),
+            (-1.0, least),
+            (0.0, least),
+            (0.049_999_999_9, least),
+            (0.05, least),
+            (0.050_000_001, least + Duration::from_nanos(1)),
+            (3.0, Duration::from_secs(3)),
+            (f64::INFINITY, least),
+        ];
+        for (secs, expected) in table {
+            assert_eq!(at_least(least, secs), expected, "{secs}");
+        }
+    }
 }
