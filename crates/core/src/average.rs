@@ -504,7 +504,7 @@ mod tests {
         }
     }
 
-    /// To the bit: whether they have always been told of together, or one of them was told of alone.
+    /// To the bit, whether they were always told of together or one of them alone at times.
     #[test]
     fn rates_that_are_told_of_together_read_as_each_would_alone() {
         let mut together = [(); 3].map(|()| Rate::new(TAU, Timestamp::ZERO));
@@ -533,7 +533,9 @@ mod tests {
             let now = Timestamp::from_millis(i * (7 + i % 5));
             if i == 100 {
                 all.set_tau(2 * TAU);
-                each.iter_mut().for_each(|average| average.set_tau(2 * TAU));
+                for average in &mut each {
+                    average.set_tau(2 * TAU);
+                }
             }
             let samples = [i as f64, 1.0, (i % 3) as f64];
             all.record(samples, now);
