@@ -29,6 +29,11 @@ impl Line {
         Self(core::array::from_fn(|_| AtomicU64::new(0)))
     }
 
+    #[inline]
+    fn first(&self) -> u64 {
+        self.0[0].load(Ordering::Relaxed)
+    }
+
     /// Adds to a cell that only the caller writes. A line has eight cells; the number of the cell
     /// is taken modulo eight.
     #[inline]
@@ -66,6 +71,13 @@ impl Counters {
         Writer { counters: Arc::clone(self), lines }
     }
 
+    /// As [`Counters::writer`], for a gate whose number of lines is known when it is built.
+    pub(crate) fn lines<const N: usize>(self: &Arc<Self>) -> Lines<N> {
+        let lines: Arc<[Line; N]> = Arc::new(core::array::from_fn(|_| Line::new()));
+        lock(&self.registry).live.push(Arc::clone(&lines) as _);
+        Lines { counters: Arc::clone(self), lines }
+    }
+
     /// How many cells there are.
     pub fn len(&self) -> usize {
         self.cells
@@ -101,6 +113,18 @@ impl Counters {
         self.read(&mut totals);
         totals
     }
+
+    /// A writer is gone, what it has counted is not.
+    fn retire(&self, gone: &[Line]) {
+        let mut registry = lock(&self.registry);
+        registry.retired.resize(self.cells, 0);
+        for (retired, line) in registry.retired.chunks_mut(LINE).zip(gone) {
+            for (retired, cell) in retired.iter_mut().zip(&line.0) {
+                *retired = retired.wrapping_add(cell.load(Ordering::Relaxed));
+            }
+        }
+        registry.live.retain(|lines| lines.as_ptr() != gone.as_ptr());
+    }
 }
 
 /// One thread's cells. Not `Clone` and used through `&mut`: there is one writer to a cell.
@@ -119,17 +143,16 @@ impl Writer {
         }
     }
 
-    /// The first `N` lines, for a gate that adds to several of its cells in a row.
+    /// The line of this number, for a gate that has several cells there.
     #[inline]
-    pub(crate) fn lines<const N: usize>(&mut self) -> Option<&[Line; N]> {
-        self.lines.first_chunk()
+    pub(crate) fn line(&mut self, line: usize) -> Option<&Line> {
+        self.lines.get(line)
     }
 
-    /// Reads from each of these lines.
+    /// Reads from this line.
     #[inline]
-    pub(crate) fn touch<const N: usize>(&self, lines: [usize; N]) -> u64 {
-        let first = |line: &Line| line.0[0].load(Ordering::Relaxed);
-        lines.into_iter().fold(0, |word, line| word ^ self.lines.get(line).map_or(0, first))
+    pub(crate) fn touch(&self, line: usize) -> u64 {
+        self.lines.get(line).map_or(0, Line::first)
     }
 
     /// Reads what adding up begins with.
@@ -141,13 +164,36 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        let mut registry = lock(&self.counters.registry);
-        registry.retired.resize(self.counters.cells, 0);
-        for cell in 0..self.counters.cells {
-            let value = self.lines[cell / LINE].0[cell % LINE].load(Ordering::Relaxed);
-            registry.retired[cell] = registry.retired[cell].wrapping_add(value);
-        }
-        registry.live.retain(|lines| !Arc::ptr_eq(lines, &self.lines));
+        self.counters.retire(&self.lines);
+    }
+}
+
+/// One thread's cells where their number is known when the gate is built: a cell is found without
+/// asking whether there is one.
+#[derive(Debug)]
+pub(crate) struct Lines<const N: usize> {
+    counters: Arc<Counters>,
+    lines: Arc<[Line; N]>,
+}
+
+impl<const N: usize> Lines<N> {
+    /// All of them.
+    #[inline]
+    pub(crate) fn all(&mut self) -> &[Line; N] {
+        &self.lines
+    }
+
+    /// Reads from each of these lines.
+    #[inline]
+    pub(crate) fn touch<const M: usize>(&self, lines: [usize; M]) -> u64 {
+        let first = |line: usize| self.lines.get(line).map_or(0, Line::first);
+        lines.into_iter().fold(0, |word, line| word ^ first(line))
+    }
+}
+
+impl<const N: usize> Drop for Lines<N> {
+    fn drop(&mut self) {
+        self.counters.retire(&self.lines[..]);
     }
 }
 

@@ -4,12 +4,12 @@
 //! value that the memory model allows a load to see. Nothing else of the crate changes.
 
 #[cfg(not(feature = "loom"))]
-pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
 #[cfg(feature = "loom")]
-pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(feature = "loom")]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 

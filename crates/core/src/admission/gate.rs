@@ -3,9 +3,9 @@
 use super::room::{Lease, Rank, Room};
 use super::seen::Seen;
 use super::shed::{Done, Facts, Plan, ShedConfig, Shedder};
-use super::{Decision, Permit, Request};
+use super::{Charged, Decision, Permit, Request};
 use crate::attempts::{AttemptHistogram, AttemptsConfig};
-use crate::counters::{Counters, LINE, Line, Writer};
+use crate::counters::{Counters, LINE, Line, Lines};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
@@ -67,16 +67,19 @@ const fn index(reason: Reason) -> usize {
     }
 }
 
-/// Bits of the gate's state word. The upper half counts the plans that were published.
+/// Bits of the gate's state word. The upper half, and a bit more so that the mask is short, counts
+/// the plans that were published.
 mod flag {
-    pub(super) const PLAN: u32 = 32;
+    pub(super) const PLAN: u64 = 1 << 31;
+    pub(super) const PLANS: u64 = !(PLAN - 1);
     pub(super) const LAME_DUCK: u64 = 1;
     pub(super) const DARK: u64 = 1 << 1;
     pub(super) const DONT_RETRY: u64 = 1 << 2;
-    /// Four bits, lowest criticality first.
-    pub(super) const DEGRADE: u32 = 8;
+    /// Four bits, lowest criticality first: moved by its criticality, that of a request is where
+    /// permits have it.
+    pub(super) const DEGRADE: u64 = super::super::DEGRADE;
     /// What plans set; the rest is set by whoever runs the task.
-    pub(super) const OF_PLAN: u64 = DONT_RETRY | 0xF << DEGRADE;
+    pub(super) const OF_PLAN: u64 = DONT_RETRY | 0xF * DEGRADE;
 }
 
 /// What requests meet: read by every thread, written by the controller. What all of them read is on
@@ -119,7 +122,7 @@ impl AdmissionGate {
     }
 
     fn returns(&self) -> Returns {
-        Returns { counts: self.counters.writer(), quota: self.quota.lane() }
+        Returns { counts: self.counters.lines(), quota: self.quota.lane() }
     }
 
     /// The request is done and has cost `actual`: for whoever has no lane at hand, such as a future
@@ -184,8 +187,8 @@ impl AdmissionGate {
 
     /// The number of the plan that holds.
     #[inline]
-    fn plan(&self) -> u32 {
-        (self.flags.load(Ordering::Acquire) >> flag::PLAN) as u32
+    fn plan(&self) -> u64 {
+        self.flags.load(Ordering::Acquire) & flag::PLANS
     }
 
     fn set_flag(&self, flag: u64, on: bool) {
@@ -202,13 +205,13 @@ impl AdmissionGate {
         self.set_levels(plan.levels);
         let mut set = if advice == Advice::DontRetry { flag::DONT_RETRY } else { 0 };
         for (level, degrade) in plan.degrade.into_iter().enumerate() {
-            set |= u64::from(degrade) << flag::DEGRADE << level;
+            set |= if degrade { flag::DEGRADE << level } else { 0 };
         }
         // Last: whoever sees the new number takes a new lease. In one write, as each of this kind
         // waits for all that was written before.
         let mut flags = self.flags.load(Ordering::Relaxed);
         loop {
-            let next = (flags & !flag::OF_PLAN | set).wrapping_add(1 << flag::PLAN);
+            let next = (flags & !flag::OF_PLAN | set).wrapping_add(flag::PLAN);
             let (done, or_else) = (Ordering::Release, Ordering::Relaxed);
             match self.flags.compare_exchange_weak(flags, next, done, or_else) {
                 Ok(_) => break,
@@ -234,16 +237,16 @@ impl AdmissionGate {
     }
 }
 
-/// Whether degraded answers are asked for.
+/// [`flag::DEGRADE`] if degraded answers are asked for.
 #[inline]
-const fn degrades(flags: u64, criticality: Criticality) -> bool {
-    flags >> flag::DEGRADE >> criticality as u64 & 1 == 1
+const fn degrade(flags: u64, criticality: Criticality) -> u64 {
+    flags >> criticality as u64 & flag::DEGRADE
 }
 
 /// Where permits go back to.
 #[derive(Debug)]
 struct Returns {
-    counts: Writer,
+    counts: Lines<{ cell::LINES }>,
     quota: QuotaLane,
 }
 
@@ -257,16 +260,14 @@ impl Returns {
     fn take(&mut self, permit: Permit, actual: Cost, now: Timestamp) {
         let (customer, criticality, charge) =
             (permit.customer(), permit.criticality(), permit.charge());
-        if let Some(lines) = self.counts.lines::<{ cell::LINES }>() {
-            let shared = &lines[cell::SHARED];
-            shared.add(cell::COMPLETED, 1);
-            shared.add(cell::COMPLETED_COST, charge.cost.as_nanos());
-            shared.add(cell::WORKED, actual.as_nanos());
-            if permit.degrade() {
-                shared.add(cell::DEGRADED + cell::COMPLETED, 1);
-                shared.add(cell::DEGRADED + cell::COMPLETED_COST, charge.cost.as_nanos());
-                shared.add(cell::DEGRADED + cell::WORKED, actual.as_nanos());
-            }
+        let shared = &self.counts.all()[cell::SHARED];
+        shared.add(cell::COMPLETED, 1);
+        shared.add(cell::COMPLETED_COST, charge.cost.as_nanos());
+        shared.add(cell::WORKED, actual.as_nanos());
+        if permit.degrade() {
+            shared.add(cell::DEGRADED + cell::COMPLETED, 1);
+            shared.add(cell::DEGRADED + cell::COMPLETED_COST, charge.cost.as_nanos());
+            shared.add(cell::DEGRADED + cell::WORKED, actual.as_nanos());
         }
         self.quota.settle(customer, criticality, charge, actual, now);
     }
@@ -330,7 +331,7 @@ impl Lane {
     /// cost depends on it.
     #[inline]
     pub fn degrades(&self, criticality: Criticality) -> bool {
-        degrades(self.gate.flags.load(Ordering::Relaxed), criticality)
+        degrade(self.gate.flags.load(Ordering::Relaxed), criticality) != 0
     }
 
     /// May this request in? No lock, no allocation, no waiting.
@@ -342,13 +343,16 @@ impl Lane {
     pub fn admit(&mut self, request: &Request, now: Timestamp, rng: &mut impl Rng) -> Decision {
         // Whoever sees the number of a plan sees its limits.
         let flags = self.gate.flags.load(Ordering::Acquire);
-        match self.check(flags, request, now, rng) {
-            Ok(()) => Decision::Admit(self.enter(flags, request, None, now)),
-            Err(Reason::Overloaded) if flags & flag::DARK == 0 => {
-                Decision::Reject(self.shed(flags, request))
-            }
-            Err(reason) => self.refuse(flags, request, reason, now),
+        let Err(reason) = self.check(flags, request, now, rng) else {
+            return Decision::Admit(self.enter(flags, request, None, now));
+        };
+        if flags & flag::DARK != 0 && reason != Reason::LameDuck {
+            return Decision::Admit(self.enter_in_dark(flags, request.charged(), reason, now));
         }
+        if reason == Reason::Overloaded {
+            return Decision::Reject(self.shed(flags, request));
+        }
+        self.refuse(request.charged(), reason, now)
     }
 
     /// The request is done and has cost `actual`.
@@ -374,35 +378,52 @@ impl Lane {
         now: Timestamp,
         rng: &mut impl Rng,
     ) -> Result<(), Reason> {
-        if flags & flag::LAME_DUCK != 0 {
-            return Err(Reason::LameDuck);
+        let Request { customer, criticality, cost, deadline, .. } = *request;
+        let mut keeps = Keeps::Within;
+        // Nearly nobody fails any of the first three checks.
+        if flags & flag::LAME_DUCK != 0
+            || deadline <= now
+            || !self.returns.quota.is_plainly_within(customer, now)
+        {
+            keeps = self.check_closely(flags, request.charged(), deadline, now)?;
         }
-        if request.deadline <= now {
-            return Err(Reason::DeadlinePassed);
-        }
-        let Ok(keeps) = self.returns.quota.gate().look(request.customer, request.criticality, now)
-        else {
-            return Err(Reason::OutOfQuota);
-        };
-        if keeps == Keeps::Over {
-            self.count_over(request);
-        }
-        if !self.gate.levels.levels().admits(request.criticality, rng) {
+        if !self.gate.levels.levels().admits(criticality, rng) {
             return Err(Reason::Overloaded);
         }
-        let plan = (flags >> flag::PLAN) as u32;
-        let rank = Rank::new(request.criticality, keeps);
-        if !self.lease.take(&self.gate.room, plan, rank, request.cost, now) {
+        let rank = Rank::new(criticality, keeps);
+        if !self.lease.take(&self.gate.room, flags & flag::PLANS, rank, cost, now) {
             return Err(Reason::Overloaded);
         }
         Ok(())
     }
 
+    /// Lame duck, deadline and quota, in this order.
+    ///
+    /// This and other functions off the common path take what they need of a request by value:
+    /// passed by reference, every request would have to be in memory for it.
     #[cold]
-    fn count_over(&mut self, request: &Request) {
-        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
-            lines[request.criticality.index()].add(cell::OVER_COST, request.cost.as_nanos());
+    fn check_closely(
+        &mut self,
+        flags: u64,
+        request: Charged,
+        deadline: Timestamp,
+        now: Timestamp,
+    ) -> Result<Keeps, Reason> {
+        if flags & flag::LAME_DUCK != 0 {
+            return Err(Reason::LameDuck);
         }
+        if deadline <= now {
+            return Err(Reason::DeadlinePassed);
+        }
+        let Charged { customer, criticality, cost, .. } = request;
+        let Ok(keeps) = self.returns.quota.gate().look(customer, criticality, now) else {
+            return Err(Reason::OutOfQuota);
+        };
+        if keeps == Keeps::Over {
+            let line = &self.returns.counts.all()[criticality.index()];
+            line.add(cell::OVER_COST, cost.as_nanos());
+        }
+        Ok(keeps)
     }
 
     #[inline(always)]
@@ -419,26 +440,23 @@ impl Lane {
     ) -> Permit {
         let Request { customer, criticality, cost, .. } = *request;
         let level = criticality.index();
-        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
-            count_retry(lines, request);
-            lines[level].add(cell::ADMITTED, 1);
-            lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
-        }
+        let lines = self.returns.counts.all();
+        count_retry(lines, request);
+        lines[level].add(cell::ADMITTED, 1);
+        lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
         let charge = self.returns.quota.charge(customer, criticality, cost, now);
-        let degrade = degrades(flags, criticality);
-        Permit::new(customer, criticality, charge, degrade, dark)
+        Permit::new(customer, criticality, charge, degrade(flags, criticality), dark)
     }
 
     /// What happens to most requests in an overload, and has to be cheapest.
     #[inline]
     fn shed(&mut self, flags: u64, request: &Request) -> Rejection {
         let criticality = request.criticality;
-        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
-            let line = &lines[criticality.index()];
-            line.add(cell::REJECTED + index(Reason::Overloaded), 1);
-            line.add(cell::SHED_COST, request.cost.as_nanos());
-            count_retry(lines, request);
-        }
+        let lines = self.returns.counts.all();
+        let line = &lines[criticality.index()];
+        line.add(cell::REJECTED + index(Reason::Overloaded), 1);
+        line.add(cell::SHED_COST, request.cost.as_nanos());
+        count_retry(lines, request);
         Rejection {
             reason: Reason::Overloaded,
             advice: advice(flags),
@@ -447,27 +465,27 @@ impl Lane {
         }
     }
 
-    /// Any other refusal, and every one in dark mode.
+    /// What would be refused if this were not dark mode.
     #[cold]
-    fn refuse(
+    fn enter_in_dark(
         &mut self,
         flags: u64,
-        request: &Request,
+        request: Charged,
         reason: Reason,
         now: Timestamp,
-    ) -> Decision {
-        let Request { criticality, customer, cost, .. } = *request;
-        let level = criticality.index();
-        if flags & flag::DARK != 0 && reason != Reason::LameDuck {
-            if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
-                lines[cell::DARK + level].add(index(reason), 1);
-            }
-            return Decision::Admit(self.enter(flags, request, Some(reason), now));
-        }
-        if let Some(lines) = self.returns.counts.lines::<{ cell::LINES }>() {
-            count_retry(lines, request);
-            lines[level].add(cell::REJECTED + index(reason), 1);
-        }
+    ) -> Permit {
+        let level = request.criticality.index();
+        self.returns.counts.all()[cell::DARK + level].add(index(reason), 1);
+        self.enter(flags, &request.into(), Some(reason), now)
+    }
+
+    /// Any other refusal.
+    #[cold]
+    fn refuse(&mut self, request: Charged, reason: Reason, now: Timestamp) -> Decision {
+        let Charged { criticality, customer, cost, .. } = request;
+        let lines = self.returns.counts.all();
+        count_retry(lines, &request.into());
+        lines[criticality.index()].add(cell::REJECTED + index(reason), 1);
         let (advice, cause) = match reason {
             Reason::LameDuck => (Advice::RetryElsewhere, None),
             Reason::OutOfQuota => {

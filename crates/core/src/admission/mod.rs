@@ -86,10 +86,34 @@ impl Request {
         self
     }
 
+    /// All but the deadline.
+    #[inline]
+    const fn charged(&self) -> Charged {
+        let Self { criticality, customer, cost, tries, .. } = *self;
+        Charged { cost, customer, criticality, tries }
+    }
+
     /// The cell of the attempt histogram.
     #[inline]
     const fn tries(&self) -> usize {
         self.tries as usize
+    }
+}
+
+/// What is left to know of a [`Request`] whose deadline was looked at: small enough to travel in
+/// two registers.
+#[derive(Debug, Clone, Copy)]
+struct Charged {
+    cost: Cost,
+    customer: CustomerId,
+    criticality: Criticality,
+    tries: u8,
+}
+
+impl From<Charged> for Request {
+    fn from(charged: Charged) -> Self {
+        let Charged { cost, customer, criticality, tries } = charged;
+        Self { criticality, customer, cost, deadline: Timestamp::MAX, tries }
     }
 }
 
@@ -127,16 +151,17 @@ const NEVER_ZERO: NonZeroU64 = NonZeroU64::new(1 << 7).unwrap();
 const DEGRADE: u64 = 1 << 4;
 
 impl Permit {
+    /// `degrade` is [`DEGRADE`] or nothing.
     #[inline]
     fn new(
         customer: CustomerId,
         criticality: Criticality,
         charge: Charge,
-        degrade: bool,
+        degrade: u64,
         dark: Option<Reason>,
     ) -> Self {
         let dark = dark.map_or(0, |reason| 1 + reason as u64);
-        let flags = dark << 8 | u64::from(degrade) << 4 | criticality as u64;
+        let flags = dark << 8 | degrade | criticality as u64;
         let about = u64::from(customer.0) << 32 | u64::from(charge.tag) << 16 | flags;
         Self { charged: charge.cost, about: NEVER_ZERO | about }
     }
@@ -167,7 +192,13 @@ impl Permit {
     /// What the request counts as.
     #[inline]
     pub const fn criticality(&self) -> Criticality {
-        Criticality::ALL[self.about.get() as usize % Criticality::COUNT]
+        // Not by a table: this way it is two bits of the word.
+        match self.about.get() % Criticality::COUNT as u64 {
+            0 => Criticality::Sheddable,
+            1 => Criticality::SheddablePlus,
+            2 => Criticality::Critical,
+            _ => Criticality::CriticalPlus,
+        }
     }
 
     /// Whom it is charged to.

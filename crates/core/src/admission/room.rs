@@ -36,7 +36,9 @@ const MOST: u64 = 1 << 60;
 /// Levels, and in each of them first those who are over, then those who keep within.
 const RANKS: usize = 2 * LEVELS;
 /// The rank of a lease that has to be looked at before anyone may use it.
-const NOBODY: u8 = RANKS as u8;
+const NOBODY: u64 = RANKS as u64;
+/// No plan has this number: theirs have more free bits.
+const NO_PLAN: u64 = !0xff;
 
 /// Who asks for room: limits rise with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,12 +104,11 @@ impl Room {
 
     pub(super) fn lease(&self) -> Lease {
         self.lanes.fetch_add(1, Ordering::Relaxed);
-        // No plan has this number for as long as anyone will wait.
-        Lease { left: 0, keep: 0, plan: u32::MAX, from: NOBODY }
+        Lease::none(NO_PLAN, 0)
     }
 
     /// A thread ends; what it has leased is there for others.
-    pub(super) fn lane_gone(&self, lease: &Lease, plan: u32) {
+    pub(super) fn lane_gone(&self, lease: &Lease, plan: u64) {
         self.lanes.fetch_sub(1, Ordering::Relaxed);
         if lease.plan == plan && lease.keep != UNLIMITED {
             self.used.fetch_sub(lease.left as u64, Ordering::Relaxed);
@@ -135,16 +136,26 @@ impl Room {
 /// What one thread may let in without asking.
 #[derive(Debug)]
 pub(super) struct Lease {
+    /// Never negative, and never more than it may grow to.
     left: i64,
     /// It grows no further than this.
     keep: i64,
-    /// The plan it belongs to.
-    plan: u32,
-    /// The rank it was taken for, and may not be used below.
-    from: u8,
+    /// The plan it belongs to, a number of which the lowest bits are free.
+    plan: u64,
+    /// The plan, and in its free bits the rank that the lease was taken for and may not be used
+    /// below.
+    from: u64,
+    /// What becomes of `from` when room is given back.
+    then_from: u64,
 }
 
 impl Lease {
+    /// Nothing is left; whoever gives back may keep so much.
+    const fn none(plan: u64, keep: i64) -> Self {
+        let from = plan | NOBODY;
+        Self { left: 0, keep, plan, from, then_from: from }
+    }
+
     #[inline]
     pub(super) const fn touch(&self) -> u64 {
         self.left as u64
@@ -155,45 +166,54 @@ impl Lease {
     pub(super) fn take(
         &mut self,
         room: &Room,
-        plan: u32,
+        plan: u64,
         rank: Rank,
         cost: Cost,
         now: Timestamp,
     ) -> bool {
-        let cost = signed(cost);
-        if plan == self.plan && rank.0 >= self.from && self.left >= cost {
-            self.left -= cost;
+        // Numbers of two plans are further apart than ranks, and a rank below wraps.
+        if (plan | u64::from(rank.0)).wrapping_sub(self.from) < RANKS as u64
+            && let Some(left) = (self.left as u64).checked_sub(cost.as_nanos())
+        {
+            self.left = left as i64;
             return true;
         }
         // In a surge most requests are refused here, so it is looked at before anything is called.
         let most = room.most[rank.index()].load(Ordering::Relaxed) as i64;
         let mine = if plan == self.plan { self.left } else { 0 };
-        let available = most.saturating_sub(room.used.load(Ordering::Relaxed) as i64 - mine);
+        let used = room.used.load(Ordering::Relaxed) as i64;
+        let available = most.saturating_sub(used.saturating_sub(mine));
         if available <= 0 && now.as_nanos() <= room.valid_until.load(Ordering::Relaxed) {
             return false;
         }
-        self.renew(room, plan, rank, cost, now)
+        self.renew(room, plan, rank, signed(cost), now)
     }
 
     /// What was let in for `cost` is done: whoever comes next on this thread may have its room.
     #[inline]
-    pub(super) fn give_back(&mut self, room: &Room, plan: u32, cost: Cost) {
-        let cost = signed(cost);
+    pub(super) fn give_back(&mut self, room: &Room, plan: u64, cost: Cost) {
+        if plan == self.plan && cost.as_nanos() <= (self.keep - self.left) as u64 {
+            self.left += cost.as_nanos() as i64;
+            // Others may have filled up what a lower level had been let in by.
+            self.from = self.then_from;
+            return;
+        }
+        self.give_back_anew(room, plan, cost);
+    }
+
+    #[cold]
+    fn give_back_anew(&mut self, room: &Room, plan: u64, cost: Cost) {
         if plan != self.plan {
             // Whoever lets nothing in has no use for more than a part.
-            let keep = room.part.load(Ordering::Relaxed) as i64;
-            *self = Self { left: 0, keep, plan, from: NOBODY };
-        } else if self.keep != UNLIMITED {
-            // Others may have filled up what a lower level had been let in by.
-            self.from = NOBODY;
+            *self = Self::none(plan, room.part.load(Ordering::Relaxed) as i64);
         }
-        self.left = self.left.saturating_add(cost);
+        self.from = self.then_from;
+        self.left = self.left.saturating_add(signed(cost));
         if self.left > self.keep {
             self.return_excess(room);
         }
     }
 
-    #[cold]
     fn return_excess(&mut self, room: &Room) {
         let excess = self.left - self.keep / 2;
         room.used.fetch_sub(excess as u64, Ordering::Relaxed);
@@ -201,24 +221,28 @@ impl Lease {
     }
 
     #[cold]
-    fn renew(&mut self, room: &Room, plan: u32, rank: Rank, cost: i64, now: Timestamp) -> bool {
+    fn renew(&mut self, room: &Room, plan: u64, rank: Rank, cost: i64, now: Timestamp) -> bool {
         let most = room.most[rank.index()].load(Ordering::Relaxed) as i64;
-        let from = rank.0;
+        let from = plan | u64::from(rank.0);
         if most == UNLIMITED {
-            *self = Self { left: UNLIMITED / 2, keep: UNLIMITED, plan, from };
+            // Nobody else can fill it up.
+            let left = UNLIMITED / 2;
+            *self = Self { left, keep: UNLIMITED, plan, from, then_from: from };
             return true;
         }
         if now.as_nanos() > room.valid_until.load(Ordering::Relaxed) {
             return true;
         }
         let mine = if plan == self.plan { self.left } else { 0 };
-        let available = most.saturating_sub(room.used.load(Ordering::Relaxed) as i64 - mine);
+        let used = room.used.load(Ordering::Relaxed) as i64;
+        let available = most.saturating_sub(used.saturating_sub(mine));
         if available <= 0 {
             return false;
         }
+        let then_from = plan | NOBODY;
         if mine >= cost {
             let keep = self.keep.max(cost);
-            *self = Self { left: mine - cost, keep, plan, from };
+            *self = Self { left: mine - cost, keep, plan, from, then_from };
             return true;
         }
         let part = room.part.load(Ordering::Relaxed) as i64;
@@ -226,11 +250,11 @@ impl Lease {
         let lease = lease - lease % cost.max(1);
         let taken = cost + lease - mine;
         let before = room.used.fetch_add(taken as u64, Ordering::Relaxed) as i64;
-        if before - mine >= most {
+        if before.saturating_sub(mine) >= most {
             room.used.fetch_sub(taken as u64, Ordering::Relaxed);
             return false;
         }
-        *self = Self { left: lease, keep: cost.max(part), plan, from };
+        *self = Self { left: lease, keep: cost.max(part), plan, from, then_from };
         true
     }
 }
@@ -246,12 +270,13 @@ mod tests {
     use Keeps::{Over, Within};
 
     const NOW: Timestamp = Timestamp::from_secs(1);
+    const PLAN: u64 = 1 << 31;
 
     fn cost(nanos: u64) -> Cost {
         Cost::from_nanos(nanos)
     }
 
-    fn admitted(lease: &mut Lease, room: &Room, plan: u32, level: Criticality, each: u64) -> u64 {
+    fn admitted(lease: &mut Lease, room: &Room, plan: u64, level: Criticality, each: u64) -> u64 {
         let rank = Rank::new(level, Within);
         (0..1_000).take_while(|_| lease.take(room, plan, rank, cost(each), NOW)).count() as u64
     }
@@ -277,7 +302,7 @@ mod tests {
             (1, 99, 1),
             (1, 100, 0),
         ];
-        for (plan, (each, inflight, expected)) in (1..).zip(table) {
+        for (plan, (each, inflight, expected)) in (PLAN..).step_by(16).zip(table) {
             room.publish(&[cost(100); 4], &[cost(100); 4], cost(inflight), NOW);
             let got = admitted(&mut lease, &room, plan, Critical, each);
             assert_eq!(got, expected, "{each} each beside {inflight}");
@@ -289,13 +314,13 @@ mod tests {
         for (limit, inflight) in [(100, 0), (100, 100), (100, 130), (100_000, 99_990)] {
             let room = limits([limit; 4], inflight);
             let mut lease = room.lease();
-            let mut more = admitted(&mut lease, &room, 1, Critical, 10);
+            let mut more = admitted(&mut lease, &room, PLAN, Critical, 10);
             assert_eq!(more, limit.saturating_sub(inflight).div_ceil(10));
             // Of those that came before the plan and those that came since, all go.
             let mut over = inflight.saturating_sub(limit);
             for _ in 0..50 {
-                lease.give_back(&room, 1, cost(10));
-                more = admitted(&mut lease, &room, 1, Critical, 10);
+                lease.give_back(&room, PLAN, cost(10));
+                more = admitted(&mut lease, &room, PLAN, Critical, 10);
                 assert_eq!(more, u64::from(over == 0), "{limit}, {inflight}");
                 over = over.saturating_sub(10);
             }
@@ -306,15 +331,15 @@ mod tests {
     fn higher_levels_have_more_room_and_lower_ones_none_of_it() {
         let room = limits([10, 20, 100, 200], 0);
         let mut lease = room.lease();
-        assert_eq!(admitted(&mut lease, &room, 1, Sheddable, 1), 10);
-        assert!(lease.take(&room, 1, Rank::new(Critical, Within), cost(1), NOW));
-        assert!(!lease.take(&room, 1, Rank::new(Sheddable, Within), cost(1), NOW));
-        assert_eq!(admitted(&mut lease, &room, 1, Critical, 1), 89);
-        assert_eq!(admitted(&mut lease, &room, 1, CriticalPlus, 1), 100);
+        assert_eq!(admitted(&mut lease, &room, PLAN, Sheddable, 1), 10);
+        assert!(lease.take(&room, PLAN, Rank::new(Critical, Within), cost(1), NOW));
+        assert!(!lease.take(&room, PLAN, Rank::new(Sheddable, Within), cost(1), NOW));
+        assert_eq!(admitted(&mut lease, &room, PLAN, Critical, 1), 89);
+        assert_eq!(admitted(&mut lease, &room, PLAN, CriticalPlus, 1), 100);
         // 190 of 200 have to be done before the lowest gets in again.
         for done in 1..=191 {
-            lease.give_back(&room, 1, cost(1));
-            let taken = lease.take(&room, 1, Rank::new(Sheddable, Within), cost(1), NOW);
+            lease.give_back(&room, PLAN, cost(1));
+            let taken = lease.take(&room, PLAN, Rank::new(Sheddable, Within), cost(1), NOW);
             assert_eq!(taken, done == 191, "after {done}");
         }
     }
@@ -326,7 +351,7 @@ mod tests {
         room.publish(&[10, 20, 100, 200].map(cost), &[10, 20, 40, 200].map(cost), cost(0), NOW);
         let mut let_in = |level, keeps| {
             let rank = Rank::new(level, keeps);
-            (0..1_000).take_while(|_| lease.take(&room, 1, rank, cost(1), NOW)).count()
+            (0..1_000).take_while(|_| lease.take(&room, PLAN, rank, cost(1), NOW)).count()
         };
         assert_eq!(let_in(Critical, Over), 40);
         assert_eq!(let_in(Sheddable, Within), 0);
@@ -342,16 +367,21 @@ mod tests {
         room.publish(&[cost(1_000); 4], &[cost(1_000); 4], cost(0), NOW);
         let mut total = 0;
         for i in 0..4_000 {
-            total +=
-                u64::from(leases[i % 2].take(&room, 1, Rank::new(Critical, Within), cost(1), NOW));
+            total += u64::from(leases[i % 2].take(
+                &room,
+                PLAN,
+                Rank::new(Critical, Within),
+                cost(1),
+                NOW,
+            ));
         }
         // Leases of 7 and the request that takes them: the last one is overdrawn.
         assert_eq!(total, 1_000);
         // One thread finishes what both have let in: all but its lease is there for the other.
         for _ in 0..1_000 {
-            leases[0].give_back(&room, 1, cost(1));
+            leases[0].give_back(&room, PLAN, cost(1));
         }
-        let other = admitted(&mut leases[1], &room, 1, Critical, 1);
+        let other = admitted(&mut leases[1], &room, PLAN, Critical, 1);
         assert!((993..=1_000).contains(&other), "{other}");
     }
 
@@ -359,13 +389,13 @@ mod tests {
     fn room_that_comes_back_is_for_whoever_the_limit_lets_in() {
         let room = limits([100, 100, 200, 200], 0);
         let mut leases = [room.lease(), room.lease()];
-        assert!(leases[0].take(&room, 1, Rank::new(Sheddable, Within), cost(100), NOW));
-        assert!(leases[1].take(&room, 1, Rank::new(Critical, Within), cost(100), NOW));
-        assert!(!leases[1].take(&room, 1, Rank::new(Critical, Within), cost(100), NOW));
+        assert!(leases[0].take(&room, PLAN, Rank::new(Sheddable, Within), cost(100), NOW));
+        assert!(leases[1].take(&room, PLAN, Rank::new(Critical, Within), cost(100), NOW));
+        assert!(!leases[1].take(&room, PLAN, Rank::new(Critical, Within), cost(100), NOW));
         // 200 are in flight, then 100: none of it is for the lowest.
-        leases[0].give_back(&room, 1, cost(100));
-        assert!(!leases[0].take(&room, 1, Rank::new(Sheddable, Within), cost(100), NOW));
-        assert!(leases[0].take(&room, 1, Rank::new(Critical, Within), cost(100), NOW));
+        leases[0].give_back(&room, PLAN, cost(100));
+        assert!(!leases[0].take(&room, PLAN, Rank::new(Sheddable, Within), cost(100), NOW));
+        assert!(leases[0].take(&room, PLAN, Rank::new(Critical, Within), cost(100), NOW));
     }
 
     #[test]
@@ -374,28 +404,28 @@ mod tests {
         let mut acceptor = room.lease();
         let mut workers = [room.lease(), room.lease(), room.lease(), room.lease()];
         for worker in &mut workers {
-            worker.give_back(&room, 1, cost(1_000));
+            worker.give_back(&room, PLAN, cost(1_000));
         }
-        assert_eq!(admitted(&mut acceptor, &room, 1, Critical, 1_000), 5);
+        assert_eq!(admitted(&mut acceptor, &room, PLAN, Critical, 1_000), 5);
     }
 
     #[test]
     fn what_comes_back_without_a_lane_is_room_for_all() {
         let room = limits([100; 4], 100);
         let mut lease = room.lease();
-        assert!(!lease.take(&room, 1, Rank::new(Critical, Within), cost(1), NOW));
+        assert!(!lease.take(&room, PLAN, Rank::new(Critical, Within), cost(1), NOW));
         room.give_back(cost(5));
-        assert_eq!(admitted(&mut lease, &room, 1, Critical, 1), 5);
+        assert_eq!(admitted(&mut lease, &room, PLAN, Critical, 1), 5);
     }
 
     #[test]
     fn an_old_plan_is_no_reason_to_refuse() {
         let room = limits([0; 4], 0);
         let mut lease = room.lease();
-        assert!(!lease.take(&room, 1, Rank::new(Critical, Within), cost(1), NOW + VALID));
+        assert!(!lease.take(&room, PLAN, Rank::new(Critical, Within), cost(1), NOW + VALID));
         assert!(lease.take(
             &room,
-            1,
+            PLAN,
             Rank::new(Critical, Within),
             cost(1),
             NOW + VALID + Duration::from_nanos(1)
@@ -407,11 +437,11 @@ mod tests {
         let room = limits([u64::MAX - 1; 4], u64::MAX);
         let mut lease = room.lease();
         for _ in 0..20 {
-            lease.take(&room, 1, Rank::new(Critical, Within), Cost::MAX, NOW);
-            lease.give_back(&room, 1, Cost::MAX);
-            lease.give_back(&room, 1, Cost::MAX);
+            lease.take(&room, PLAN, Rank::new(Critical, Within), Cost::MAX, NOW);
+            lease.give_back(&room, PLAN, Cost::MAX);
+            lease.give_back(&room, PLAN, Cost::MAX);
             room.give_back(Cost::MAX);
-            lease.take(&room, 1, Rank::new(Sheddable, Within), Cost::MAX, NOW);
+            lease.take(&room, PLAN, Rank::new(Sheddable, Within), Cost::MAX, NOW);
         }
     }
 }

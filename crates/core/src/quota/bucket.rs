@@ -25,6 +25,8 @@ pub(super) struct Pace(u64);
 impl Pace {
     /// No limit: nothing has to be made up for.
     pub(super) const UNLIMITED: Self = Self(0);
+    /// A ten-millionth of a CPU. The bit above is free for whoever keeps a pace in a word.
+    pub(super) const SLOWEST: Self = Self(u64::MAX >> 1);
 
     pub(super) fn of(limit: CostRate) -> Self {
         if limit == CostRate::MAX {
@@ -33,7 +35,7 @@ impl Pace {
         let per_unit = (u128::from(NANOS) << PLACES)
             .checked_div(u128::from(limit.as_nanos_per_sec()))
             .unwrap_or(u128::MAX);
-        Self(u64::try_from(per_unit.saturating_add(1)).unwrap_or(u64::MAX))
+        Self(u64::try_from(per_unit.saturating_add(1)).unwrap_or(u64::MAX).min(Self::SLOWEST.0))
     }
 
     pub(super) const fn from_bits(bits: u64) -> Self {

@@ -45,14 +45,15 @@
 //! That is in the customer's favour, and at most one request for each thread.)
 //!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
-//! when the gate is made, and so is its memory: 64 bytes a customer, and 128 more per thread.
+//! when the gate is made, and so is its memory: 64 bytes a customer, and 168 more per thread.
 //!
 //! **By memory.** With thousands of customers a request waits for memory more than for anything
 //! else. So what every request needs of its customer lies apart from what few do: 16 bytes of the
-//! bucket, 16 of the lease, and a count. Customers that share a cache line do not disturb each
-//! other: shared ones are written once per lease.
+//! bucket, and a cache line of the thread's own with the lease and the count. Customers whose
+//! buckets share a cache line do not disturb each other: buckets are written once per lease.
 
 mod bucket;
+mod lease;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 mod usage;
@@ -63,10 +64,11 @@ use crate::counters::{Counters, LINE, Writer};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::fleet::Limits;
-use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::units::{Cost, Timestamp, nanos};
 use bucket::Pace;
 use core::time::Duration;
+use lease::{Account, Lease};
 use std::sync::Arc;
 
 const LEVELS: usize = Criticality::COUNT;
@@ -74,6 +76,9 @@ const LEVELS: usize = Criticality::COUNT;
 const TOTAL: usize = LEVELS - 1;
 /// Stands in the place of a time at which a bucket is full: never.
 const BLOCKED: u64 = u64::MAX;
+/// Beside the pace of a total: its customer has limits by criticality, so there are more buckets
+/// to look at. No lease has it, so that nobody takes one for all there is to charge.
+const BY_LEVEL: u64 = !Pace::SLOWEST.bits();
 /// All leases together are a burst over this: half of what separates two criticalities, so that
 /// leases alone never close a level.
 pub const LEASED: u64 = 8;
@@ -122,22 +127,19 @@ pub enum Keeps {
 #[repr(C, align(64))]
 pub struct QuotaGate {
     /// What everything that a customer does counts towards.
-    totals: Box<[Bucket]>,
+    totals: Arc<[Bucket]>,
     /// How deep each criticality may find a bucket.
     open_below: [u64; LEVELS],
-    /// How deep a bucket may be by leases alone.
+    /// How deep a bucket may be by leases alone: less than closes any level.
     leased: u64,
-    /// Whether any customer has limits by criticality. As long as nobody has, there is only one
-    /// bucket to look at.
-    by_level: AtomicU8,
     /// Threads that hold leases.
     lanes: AtomicU64,
     burst: u64,
     depth_max: u64,
     /// For the levels below that have a limit of their own.
     own: Box<[[Bucket; TOTAL]]>,
-    /// What was served, by customer and criticality.
-    used: Arc<Counters>,
+    /// Each thread's [`Account`] with each customer: what was served, by criticality.
+    accounts: Arc<Counters>,
     /// What was refused for want of quota.
     refused: Arc<Counters>,
     /// Held by whoever sets limits, so that those of two publishers are not mixed.
@@ -149,7 +151,7 @@ pub struct QuotaGate {
 #[repr(align(16))]
 struct Bucket {
     full_at: AtomicU64,
-    /// [`Pace`] of the limit.
+    /// [`Pace`] of the limit, and [`BY_LEVEL`].
     pace: AtomicU64,
 }
 
@@ -165,7 +167,18 @@ impl Bucket {
 
     #[inline]
     fn pace(&self) -> Pace {
-        Pace::from_bits(self.pace.load(Ordering::Relaxed))
+        Pace::from_bits(self.pace.load(Ordering::Relaxed) & !BY_LEVEL)
+    }
+
+    #[inline]
+    fn is_by_level(&self) -> bool {
+        self.pace.load(Ordering::Relaxed) & BY_LEVEL != 0
+    }
+
+    /// Whether a lease that was taken at `pace` is all that a request has to be charged to.
+    #[inline]
+    fn is_all_at(&self, pace: Pace) -> bool {
+        self.pace.load(Ordering::Relaxed) == pace.bits()
     }
 
     /// Moves the time at which a bucket is full to what `change` makes of it, knowing the pace of
@@ -190,11 +203,11 @@ impl Bucket {
     }
 
     /// Gives back the time for `cost`, rounded down: a nanosecond less than what was taken for it.
-    /// Nothing if it was taken at a pace with another `tag`.
-    fn lift(&self, cost: u64, tag: u16) {
+    /// Nothing if it was `taken` at another pace.
+    fn lift(&self, cost: u64, taken: Pace) {
         self.change(|at, pace| {
             let time = pace.time_for(cost).saturating_sub(1);
-            (pace.tag() == tag).then(|| at.saturating_sub(time))
+            (pace == taken).then(|| at.saturating_sub(time))
         });
     }
 }
@@ -208,9 +221,8 @@ impl QuotaGate {
         Arc::new(Self {
             totals: (0..customers_max).map(|_| Bucket::new()).collect(),
             own: (0..customers_max).map(own).collect(),
-            used: Counters::new(customers_max * LEVELS),
+            accounts: Counters::new(customers_max * LINE),
             refused: Counters::new(customers_max * LEVELS),
-            by_level: AtomicU8::new(0),
             lanes: AtomicU64::new(0),
             burst,
             depth_max: burst.saturating_add(nanos(config.debt_max)),
@@ -234,15 +246,19 @@ impl QuotaGate {
         let _publishing = lock(&self.publishing);
         let customer = self.known(customer);
         let limits = limits.as_array();
+        let mut by_level = 0;
         for level in 0..LEVELS {
             let limit = limits[level];
             let bound_by_above = limits.get(level + 1).is_some_and(|&above| above == limit);
             let pace = if bound_by_above { Pace::UNLIMITED } else { Pace::of(limit) };
-            if level < TOTAL && pace != Pace::UNLIMITED {
-                self.by_level.store(1, Ordering::Relaxed);
-            }
             let bucket = self.bucket(customer, level);
-            let before = Pace::from_bits(bucket.pace.swap(pace.bits(), Ordering::Relaxed));
+            // The total comes last: whoever is sent to the others finds them.
+            let word = if level == TOTAL { pace.bits() | by_level } else { pace.bits() };
+            let before = bucket.pace.swap(word, Ordering::Relaxed) & !BY_LEVEL;
+            let before = Pace::from_bits(before);
+            if pace != Pace::UNLIMITED {
+                by_level = BY_LEVEL;
+            }
             let blocked = pace != Pace::UNLIMITED && limit.as_nanos_per_sec() == 0;
             let now = now.as_nanos();
             let _ = bucket.full_at.fetch_update(Ordering::Release, Ordering::Relaxed, |at| {
@@ -286,8 +302,9 @@ impl QuotaGate {
         now: Timestamp,
     ) -> Result<Keeps, Duration> {
         let customer = self.known(customer);
-        let mut depth = self.totals[customer].depth(now);
-        if self.by_level() {
+        let total = &self.totals[customer];
+        let mut depth = total.depth(now);
+        if total.is_by_level() {
             depth = depth.max(self.depth_by_level(customer, criticality, now));
         }
         let open_below = self.open_below[criticality.index()];
@@ -297,7 +314,6 @@ impl QuotaGate {
         Ok(if depth > self.leased { Keeps::Over } else { Keeps::Within })
     }
 
-    #[cold]
     fn depth_by_level(&self, customer: usize, criticality: Criticality, now: Timestamp) -> u64 {
         let own = &self.own[customer][criticality.index().min(TOTAL)..];
         own.iter().fold(0, |deepest, bucket| deepest.max(bucket.depth(now)))
@@ -307,10 +323,11 @@ impl QuotaGate {
     pub fn lane(self: &Arc<Self>) -> QuotaLane {
         self.lanes.fetch_add(1, Ordering::Relaxed);
         QuotaLane {
-            used: self.used.writer(),
+            accounts: self.accounts.writer(),
             refused: self.refused.writer(),
-            leases: vec![Lease::default(); self.totals.len()].into_boxed_slice(),
-            own: vec![[Lease::default(); TOTAL]; self.totals.len()].into_boxed_slice(),
+            own: vec![[Lease::NONE; TOTAL]; self.totals.len()].into_boxed_slice(),
+            totals: Arc::clone(&self.totals),
+            leased: self.leased,
             gate: Arc::clone(self),
         }
     }
@@ -321,13 +338,17 @@ impl QuotaGate {
     }
 
     /// What a customer is charged at, level by level.
-    fn paces(&self, customer: usize) -> Paces {
-        Paces(core::array::from_fn(|level| self.bucket(customer, level).pace()))
-    }
-
     #[inline]
-    fn by_level(&self) -> bool {
-        self.by_level.load(Ordering::Relaxed) != 0
+    fn paces(&self, customer: usize) -> Paces {
+        let total = &self.totals[customer];
+        let mut paces = [Pace::UNLIMITED; LEVELS];
+        paces[TOTAL] = total.pace();
+        if total.is_by_level() {
+            for (pace, bucket) in paces.iter_mut().zip(&self.own[customer]) {
+                *pace = bucket.pace();
+            }
+        }
+        Paces(paces)
     }
 
     /// Where the customer is; there is always the default one.
@@ -342,12 +363,6 @@ impl QuotaGate {
     }
 }
 
-/// Where a customer's use at a criticality is counted.
-#[inline]
-const fn cell(customer: usize, criticality: Criticality) -> usize {
-    customer * LEVELS + criticality.index()
-}
-
 /// The pace of every level.
 #[derive(Debug, Clone, Copy)]
 struct Paces([Pace; LEVELS]);
@@ -356,31 +371,6 @@ impl Paces {
     /// By which to recognise them; where only the total has one, that is its own tag.
     fn tag(self) -> u16 {
         self.0.into_iter().fold(0_u16, |tag, pace| tag.rotate_left(3) ^ pace.tag())
-    }
-}
-
-/// What one thread has taken out of a customer's bucket and not yet charged for.
-#[derive(Debug, Clone, Copy, Default)]
-struct Lease {
-    /// In nanoseconds of cost.
-    left: u64,
-    /// What a whole lease was when this one was taken, above the [`Pace::tag`] at which it was.
-    whole_and_tag: u64,
-}
-
-impl Lease {
-    const fn new(left: u64, whole: u64, tag: u16) -> Self {
-        // 48 bits of nanoseconds are three days of CPU time.
-        let whole = if whole >> 48 == 0 { whole } else { (1 << 48) - 1 };
-        Self { left, whole_and_tag: whole << 16 | tag as u64 }
-    }
-
-    const fn tag(self) -> u16 {
-        self.whole_and_tag as u16
-    }
-
-    const fn whole(self) -> u64 {
-        self.whole_and_tag >> 16
     }
 }
 
@@ -398,11 +388,13 @@ pub struct Charge {
 #[derive(Debug)]
 pub struct QuotaLane {
     gate: Arc<QuotaGate>,
-    used: Writer,
+    /// The gate's, so that the common path is a step shorter.
+    totals: Arc<[Bucket]>,
+    leased: u64,
+    /// An [`Account`] for each customer, with the lease of its total bucket.
+    accounts: Writer,
     refused: Writer,
-    /// Of the total buckets.
-    leases: Box<[Lease]>,
-    /// Of the buckets below; apart, as most customers have none.
+    /// Leases of the buckets below; apart, as most customers have none.
     own: Box<[[Lease; TOTAL]]>,
 }
 
@@ -415,9 +407,18 @@ impl QuotaLane {
     /// Reads what a charge will read.
     #[inline]
     pub(crate) fn touch(&self, customer: CustomerId) -> u64 {
-        let customer = self.known(customer);
+        let customer = self.gate.known(customer);
         let bucket = self.gate.totals[customer].full_at.load(Ordering::Relaxed);
-        bucket ^ self.used.touch([customer * LEVELS / LINE])
+        bucket ^ self.accounts.touch(customer)
+    }
+
+    /// Whether [`QuotaGate::look`] is sure to find that `customer` keeps within its limit, as nearly
+    /// everybody does: the bucket is no deeper than leases make it, and there is no other.
+    #[inline]
+    pub(crate) fn is_plainly_within(&self, customer: CustomerId, now: Timestamp) -> bool {
+        self.totals
+            .get(customer.index())
+            .is_some_and(|total| total.depth(now) <= self.leased && !total.is_by_level())
     }
 
     /// Charges the estimated `cost` of an admitted request.
@@ -433,26 +434,31 @@ impl QuotaLane {
         cost: Cost,
         now: Timestamp,
     ) -> Charge {
-        let customer = self.known(customer);
-        self.used.add(cell(customer, criticality), cost.as_nanos());
-        if self.gate.by_level() {
-            return self.charge_by_level(customer, criticality, cost, now);
+        let index = customer.index();
+        if let Some(account) = self.accounts.line(index).map(Account)
+            && let Some(total) = self.totals.get(index)
+            && let lease = account.lease()
+            && total.is_all_at(lease.pace)
+            && let Some(left) = lease.less(cost.as_nanos())
+        {
+            account.count(criticality, cost.as_nanos());
+            account.set_left(left);
+            return Charge { cost, tag: lease.tag() };
         }
-        let pace = self.gate.totals[customer].pace();
-        if pace != Pace::UNLIMITED {
-            self.take_total(customer, cost, pace, u64::MAX, now);
-        }
-        Charge { cost, tag: pace.tag() }
+        self.charge_anew(customer, criticality, cost, now)
     }
 
+    /// As [`QuotaLane::charge`], where the lease does not do.
     #[cold]
-    fn charge_by_level(
+    fn charge_anew(
         &mut self,
-        customer: usize,
+        customer: CustomerId,
         criticality: Criticality,
         cost: Cost,
         now: Timestamp,
     ) -> Charge {
+        let customer = self.gate.known(customer);
+        self.count(customer, criticality, cost.as_nanos());
         // Before it is charged: if limits change in between, it is recognised as another's, and
         // nothing of it is given back.
         let tag = self.gate.paces(customer).tag();
@@ -475,33 +481,35 @@ impl QuotaLane {
         actual: Cost,
         now: Timestamp,
     ) {
-        let customer = self.known(customer);
-        // Wraps when the actual cost is lower; so do the sums that readers take.
-        let correction = actual.as_nanos().wrapping_sub(charge.cost.as_nanos());
-        self.used.add(cell(customer, criticality), correction);
-        if self.gate.by_level() {
-            return self.settle_by_level(customer, criticality, charge, actual, now);
-        }
-        let pace = self.gate.totals[customer].pace();
-        if pace == Pace::UNLIMITED {
+        let index = customer.index();
+        let (charged, used) = (charge.cost.as_nanos(), actual.as_nanos());
+        if let Some(account) = self.accounts.line(index).map(Account)
+            && let Some(total) = self.totals.get(index)
+            && let lease = account.lease()
+            && total.is_all_at(lease.pace)
+            && lease.tag() == charge.tag
+            && let Some(left) = lease.corrected(charged, used)
+        {
+            // Wraps when the actual cost is lower; so do the sums that readers take.
+            account.count(criticality, used.wrapping_sub(charged));
+            account.set_left(left);
             return;
         }
-        if actual >= charge.cost {
-            self.take_total(customer, actual - charge.cost, pace, self.gate.depth_max, now);
-        } else if charge.tag == pace.tag() {
-            self.give_back_level(customer, TOTAL, (charge.cost - actual).as_nanos(), pace);
-        }
+        self.settle_anew(customer, criticality, charge, actual, now);
     }
 
+    /// As [`QuotaLane::settle`], where the lease does not do.
     #[cold]
-    fn settle_by_level(
+    fn settle_anew(
         &mut self,
-        customer: usize,
+        customer: CustomerId,
         criticality: Criticality,
         charge: Charge,
         actual: Cost,
         now: Timestamp,
     ) {
+        let customer = self.gate.known(customer);
+        self.count(customer, criticality, actual.as_nanos().wrapping_sub(charge.cost.as_nanos()));
         if actual >= charge.cost {
             let surprise = actual - charge.cost;
             self.take(customer, criticality, surprise, self.gate.depth_max, now);
@@ -517,16 +525,19 @@ impl QuotaLane {
     /// is known and not only use.
     #[inline]
     pub fn refuse(&mut self, customer: CustomerId, criticality: Criticality, cost: Cost) {
-        let customer = self.known(customer);
-        self.refused.add(cell(customer, criticality), cost.as_nanos());
+        let cell = self.gate.known(customer) * LEVELS + criticality.index();
+        self.refused.add(cell, cost.as_nanos());
     }
 
-    #[inline]
-    fn known(&self, customer: CustomerId) -> usize {
-        if customer.index() < self.leases.len() { customer.index() } else { 0 }
+    /// Counts use; a negative one wraps, and so do the sums that readers take.
+    fn count(&mut self, customer: usize, criticality: Criticality, cost: u64) {
+        if let Some(line) = self.accounts.line(customer) {
+            Account(line).count(criticality, cost);
+        }
     }
 
-    /// Takes from every bucket at or above the level.
+    /// Takes from every bucket at or above the level; where there is only one, others would be
+    /// read from memory for nothing.
     fn take(
         &mut self,
         customer: usize,
@@ -535,51 +546,52 @@ impl QuotaLane {
         depth_max: u64,
         now: Timestamp,
     ) {
-        for level in criticality.index()..LEVELS {
-            let pace = self.gate.bucket(customer, level).pace();
-            self.take_level(customer, level, cost.as_nanos(), pace, depth_max, now);
+        let by_level = self.gate.totals[customer].is_by_level();
+        let lowest = if by_level { criticality.index() } else { TOTAL };
+        for level in lowest..LEVELS {
+            self.take_level(customer, level, cost.as_nanos(), depth_max, now);
         }
     }
 
-    /// Takes from the only bucket that there is as long as nobody has limits by criticality.
-    #[inline]
-    fn take_total(
-        &mut self,
-        customer: usize,
-        cost: Cost,
-        pace: Pace,
-        depth_max: u64,
-        now: Timestamp,
-    ) {
-        self.take_level(customer, TOTAL, cost.as_nanos(), pace, depth_max, now);
-    }
-
-    #[inline]
     fn take_level(
         &mut self,
         customer: usize,
         level: usize,
         cost: u64,
-        pace: Pace,
         depth_max: u64,
         now: Timestamp,
     ) {
-        let lease = self.lease(customer, level);
-        if lease.tag() == pace.tag() && lease.left >= cost {
-            lease.left -= cost;
-        } else if pace != Pace::UNLIMITED {
-            self.take_lease(customer, level, cost, depth_max, now);
+        let pace = self.gate.bucket(customer, level).pace();
+        if level < TOTAL && pace == Pace::UNLIMITED {
+            return;
+        }
+        let mut lease = self.lease(customer, level);
+        match lease.less(cost) {
+            Some(left) if lease.pace == pace => {
+                lease.left = left;
+                self.set_lease(customer, level, lease);
+            }
+            _ if pace == Pace::UNLIMITED => self.set_lease(customer, level, Lease::ENDLESS),
+            _ => self.take_lease(customer, level, cost, depth_max, now),
         }
     }
 
-    #[inline]
-    fn lease(&mut self, customer: usize, level: usize) -> &mut Lease {
-        let total = &mut self.leases[customer];
-        if level == TOTAL { total } else { &mut self.own[customer][level] }
+    fn lease(&mut self, customer: usize, level: usize) -> Lease {
+        if level < TOTAL {
+            return self.own[customer][level];
+        }
+        self.accounts.line(customer).map_or(Lease::NONE, |line| Account(line).lease())
+    }
+
+    fn set_lease(&mut self, customer: usize, level: usize, lease: Lease) {
+        if level < TOTAL {
+            self.own[customer][level] = lease;
+        } else if let Some(line) = self.accounts.line(customer) {
+            Account(line).set(lease);
+        }
     }
 
     /// Takes what is missing out of the shared bucket, and a new lease with it.
-    #[cold]
     fn take_lease(
         &mut self,
         customer: usize,
@@ -588,23 +600,22 @@ impl QuotaLane {
         depth_max: u64,
         now: Timestamp,
     ) {
-        let lease = *self.lease(customer, level);
+        let lease = self.lease(customer, level);
         let time = self.gate.lease_time();
-        let mut taken = Lease::default();
+        let mut taken = Lease::NONE;
         let was_taken = self.gate.bucket(customer, level).deepen(
             |pace| {
                 // A lease that was taken at another limit is not what it was: let it go.
-                let left = if lease.tag() == pace.tag() { lease.left } else { 0 };
+                let left = if lease.pace == pace { lease.left } else { 0 };
                 let whole = pace.cost_over(time);
-                taken =
-                    Lease::new(left.saturating_sub(cost).saturating_add(whole), whole, pace.tag());
+                taken = Lease::new(left.saturating_sub(cost).saturating_add(whole), whole, pace);
                 pace.time_for(cost.saturating_sub(left)).saturating_add(time)
             },
             depth_max,
             now,
         );
         // What could not be taken is no lease.
-        *self.lease(customer, level) = if was_taken { taken } else { Lease::default() };
+        self.set_lease(customer, level, if was_taken { taken } else { Lease::NONE });
     }
 
     /// Gives back what was taken at `paces`, as far as these still hold.
@@ -614,40 +625,34 @@ impl QuotaLane {
         }
     }
 
-    #[inline]
     fn give_back_level(&mut self, customer: usize, level: usize, cost: u64, pace: Pace) {
         if pace == Pace::UNLIMITED {
             return;
         }
-        let lease = self.lease(customer, level);
-        if lease.tag() == pace.tag() {
+        let mut lease = self.lease(customer, level);
+        if lease.pace == pace {
             lease.left = lease.left.saturating_add(cost);
         } else {
-            *lease = Lease::new(cost, 0, pace.tag());
+            lease = Lease::new(cost, 0, pace);
         }
-        // Two leases in hand are one too many.
-        if lease.left > lease.whole().saturating_mul(2) {
-            self.give_back_lease(customer, level);
+        if lease.left > lease.most() {
+            let whole = lease.whole().min(lease.left);
+            self.gate.bucket(customer, level).lift(lease.left - whole, pace);
+            lease.left = whole;
         }
-    }
-
-    #[cold]
-    fn give_back_lease(&mut self, customer: usize, level: usize) {
-        let lease = *self.lease(customer, level);
-        let whole = lease.whole().min(lease.left);
-        self.gate.bucket(customer, level).lift(lease.left - whole, lease.tag());
-        *self.lease(customer, level) = Lease::new(whole, lease.whole(), lease.tag());
+        self.set_lease(customer, level, lease);
     }
 }
 
 impl Drop for QuotaLane {
     /// What was leased and not used goes back to the customers.
     fn drop(&mut self) {
-        let leases = self.own.iter().zip(&self.leases).enumerate();
-        for (customer, (own, total)) in leases {
-            for (level, lease) in own.iter().chain([total]).enumerate() {
+        for customer in 0..self.own.len() {
+            for level in 0..LEVELS {
+                let lease = self.lease(customer, level);
+                self.set_lease(customer, level, Lease::NONE);
                 if lease.left > 0 {
-                    self.gate.bucket(customer, level).lift(lease.left, lease.tag());
+                    self.gate.bucket(customer, level).lift(lease.left, lease.pace);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! What every customer uses and wants, per second: the task's report to the fleet.
 
 use super::{LEVELS, QuotaGate};
-use crate::counters::Counters;
+use crate::counters::{Counters, LINE};
 use crate::customer::CustomerId;
 use crate::units::{Cost, CostRate, Timestamp};
 
@@ -25,7 +25,11 @@ pub struct UsageMeter {
 impl UsageMeter {
     /// Begins to measure at `now`.
     pub fn new(gate: &QuotaGate, now: Timestamp) -> Self {
-        Self { used: Growth::of(&gate.used), refused: Growth::of(&gate.refused), at: now }
+        Self {
+            used: Growth::of(&gate.accounts, LINE),
+            refused: Growth::of(&gate.refused, LEVELS),
+            at: now,
+        }
     }
 
     /// Calls `report` for every customer who used or wanted anything since the last call. Does
@@ -41,7 +45,7 @@ impl UsageMeter {
             return;
         }
         self.at = now;
-        gate.used.read(&mut self.used.totals);
+        gate.accounts.read(&mut self.used.totals);
         gate.refused.read(&mut self.refused.totals);
         for customer in 0..gate.customers_max() {
             if self.used.is_still(customer) && self.refused.is_still(customer) {
@@ -58,32 +62,43 @@ impl UsageMeter {
 /// Counts by customer and level, and what they were at the last report.
 #[derive(Debug)]
 struct Growth {
-    last: Vec<u64>,
+    /// A customer's cells begin this many after those of the one before.
+    stride: usize,
     totals: Vec<u64>,
+    last: Vec<[u64; LEVELS]>,
     /// Corrections below zero that the next report has to make up for.
-    owed: Vec<u64>,
+    owed: Vec<[u64; LEVELS]>,
 }
 
 impl Growth {
-    fn of(counters: &Counters) -> Self {
-        let last = counters.totals();
-        Self { totals: last.clone(), owed: vec![0; last.len()], last }
+    fn of(counters: &Counters, stride: usize) -> Self {
+        let totals = counters.totals();
+        let last: Vec<_> = totals.chunks_exact(stride).map(by_level).collect();
+        Self { stride, totals, owed: vec![[0; LEVELS]; last.len()], last }
+    }
+
+    fn counts(&self, customer: usize) -> [u64; LEVELS] {
+        by_level(&self.totals[customer * self.stride..])
     }
 
     fn is_still(&self, customer: usize) -> bool {
-        let cells = customer * LEVELS..(customer + 1) * LEVELS;
-        self.totals[cells.clone()] == self.last[cells]
+        self.counts(customer) == self.last[customer]
     }
 
     /// By how much a customer's counts have grown, level by level.
     fn take(&mut self, customer: usize) -> [Cost; LEVELS] {
+        let counts = self.counts(customer);
+        let before = core::mem::replace(&mut self.last[customer], counts);
         core::array::from_fn(|level| {
-            let cell = customer * LEVELS + level;
-            let before = core::mem::replace(&mut self.last[cell], self.totals[cell]);
-            let difference = self.totals[cell].wrapping_sub(before) as i64;
-            Cost::from_nanos(settle(difference, &mut self.owed[cell]))
+            let difference = counts[level].wrapping_sub(before[level]) as i64;
+            Cost::from_nanos(settle(difference, &mut self.owed[customer][level]))
         })
     }
+}
+
+/// The first cells of a customer.
+fn by_level(cells: &[u64]) -> [u64; LEVELS] {
+    core::array::from_fn(|level| cells[level])
 }
 
 /// What to report of a `difference` that may be negative: corrections of an earlier report's
