@@ -14,7 +14,13 @@
 //! | in `operators` | see the status of everything |
 //!
 //! Clients of Doorman choose their own names. A lease therefore belongs to the identity *and* the
-//! name: whoever uses another's name has a lease of its own, and cannot release theirs.
+//! name: whoever uses another's name has a lease of its own, and cannot release theirs. The lease
+//! of a server of the tree belongs to its name only: those that are elected after each other are
+//! on several hosts, each of which may have a certificate of its own, and `servers` are believed.
+//!
+//! Whoever stands for others takes the place of the one before by its name and the number of an
+//! election, and with it all that a zone has. Names and numbers prove nothing: it has to be the
+//! same identity, or one of `zones`. Where a service has these, nobody else stands for others.
 //!
 //! **When it is wrong.** Who is not in the list is refused by `PERMISSION_DENIED` with its identity
 //! and the name of the list, so that a missing line is found by whoever misses it. Nothing is told
@@ -48,6 +54,13 @@ pub(crate) struct Lists {
     operators: Vec<IdentityPattern>,
     services: BTreeMap<String, ServiceAccess>,
     doorman: Option<DoormanAccess>,
+}
+
+impl Lists {
+    /// Whether somebody asks for Doorman's resources for many clients.
+    fn is_server(&self, identity: &str) -> bool {
+        self.doorman.as_ref().is_some_and(|doorman| fits(&doorman.servers, identity))
+    }
 }
 
 /// Whom a service listens to.
@@ -112,14 +125,6 @@ impl Caller {
 
     fn identity(&self) -> Option<&str> {
         self.0.as_ref()?.identity()
-    }
-
-    /// The name under which it has leases, if it calls itself `name`. Identities have no blanks.
-    pub(crate) fn lessee<'a>(&self, name: &'a str) -> Cow<'a, str> {
-        match self.identity() {
-            Some(identity) => Cow::Owned(format!("{identity} {name}")),
-            None => Cow::Borrowed(name),
-        }
     }
 }
 
@@ -186,14 +191,13 @@ impl Access {
     ) -> Result<(), Status> {
         let Self::Listed(lists) = self else { return Ok(()) };
         let identity = proved(caller)?;
-        let doorman = lists.doorman.as_ref();
-        if doorman.is_some_and(|doorman| fits(&doorman.servers, identity)) {
+        if lists.is_server(identity) {
             return Ok(());
         }
         if for_many {
             return Err(denied(identity, "ask for clients of its own", "servers"));
         }
-        let clients = doorman.and_then(|doorman| {
+        let clients = lists.doorman.as_ref().and_then(|doorman| {
             let template = doorman.templates.as_ref().map(|templates| templates.find(resource));
             doorman.clients.get(template.map_or("*", |template| template.glob().as_str()))
         });
@@ -201,6 +205,24 @@ impl Access {
             return Ok(());
         }
         Err(denied(identity, &format!("ask for resource {resource:?}"), "clients"))
+    }
+
+    /// Under what `caller` has leases, if it calls itself `name`: for its own use, or for clients
+    /// of its own. Servers of the tree are one by their name, whatever each of their hosts shows.
+    /// Identities have no blanks, and are not empty.
+    pub(crate) fn lessee<'a>(
+        &self,
+        caller: &Caller,
+        name: &'a str,
+        for_many: bool,
+    ) -> Cow<'a, str> {
+        match (self, caller.identity()) {
+            (Self::Listed(lists), Some(identity)) if for_many && lists.is_server(identity) => {
+                Cow::Owned(format!(" {name}"))
+            }
+            (_, Some(identity)) => Cow::Owned(format!("{identity} {name}")),
+            (_, None) => Cow::Borrowed(name),
+        }
     }
 
     /// Whether `caller` may see how a service stands.
