@@ -81,6 +81,8 @@ struct Running {
     own: Own,
     /// That which was won, and the fence of the reign.
     election: Option<(Election, Fence)>,
+    /// The process ends: whatever comes is only noted.
+    stopped: bool,
 }
 
 /// Why a server cannot start.
@@ -111,6 +113,9 @@ pub enum StartError {
     /// What it should remember cannot be written.
     #[error(transparent)]
     Election(#[from] ElectionError),
+    /// It was told to stop.
+    #[error("the server was stopped")]
+    Stopped,
 }
 
 impl Server {
@@ -169,7 +174,7 @@ impl Server {
             seat,
             owners: ArcSwap::default(),
             uplinks: Mutex::default(),
-            running: Running { services, own, election: None }.into(),
+            running: Running { services, own, election: None, stopped: false }.into(),
             refused: Mutex::new(None),
             trouble: Mutex::new(None),
         };
@@ -184,6 +189,9 @@ impl Server {
     ) -> Result<(), StartError> {
         let inner = &self.inner;
         let mut running = inner.running.lock().await;
+        if running.stopped {
+            return Err(StartError::Stopped);
+        }
         let epoch = election.epoch();
         let owners = own_all(&running.services, &election, &fence, &inner.clock)?;
         let parent = running.own.parent.as_ref();
@@ -202,7 +210,7 @@ impl Server {
         self.inner.seat.follow(leader);
         let mut running = self.inner.running.lock().await;
         if running.election.take().is_some() {
-            self.stop().await;
+            self.inner.end_all().await;
         }
     }
 
@@ -234,13 +242,14 @@ impl Server {
     }
 
     /// Ends all streams, for a process that ends: tasks go on with what they have, and look for
-    /// another server.
+    /// another server. Waits for a reload that is under way; what comes later begins nothing.
     pub async fn stop(&self) {
-        self.inner.desks().clear();
-        self.inner.uplinks().clear();
-        for owner in self.inner.owners.swap(Arc::default()).values() {
-            owner.stop().await;
+        if self.inner.seat.check().is_ok() {
+            self.inner.seat.follow(None);
         }
+        let mut running = self.inner.running.lock().await;
+        (running.election, running.stopped) = (None, true);
+        self.inner.end_all().await;
     }
 
     /// How things stand.
@@ -361,6 +370,15 @@ fn own(
 }
 
 impl Inner {
+    /// Ends everything that is led; for whoever holds `running`.
+    async fn end_all(&self) {
+        self.desks().clear();
+        self.uplinks().clear();
+        for owner in self.owners.swap(Arc::default()).values() {
+            owner.stop().await;
+        }
+    }
+
     /// The owner of a service of which somebody wants to know.
     pub(crate) fn known(&self, service: &str) -> Result<Owner, Status> {
         self.seat.check().map_err(|elsewhere: NotLeader| elsewhere.status())?;

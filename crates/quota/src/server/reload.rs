@@ -73,8 +73,12 @@ impl Reload {
 impl Server {
     /// Other services, customers and limits. All of it or, on an error, nothing.
     pub async fn reload(&self, config: &Config) -> Result<(), ReloadError> {
+        let mut running = self.inner.running.lock().await;
+        self.reload_with(&mut running, config).await
+    }
+
+    async fn reload_with(&self, running: &mut Running, config: &Config) -> Result<(), ReloadError> {
         let inner = &self.inner;
-        let mut running = inner.running.lock().await;
         if running.own.tls != config.tls {
             return Err(ReloadError::Tls);
         }
@@ -128,9 +132,9 @@ impl Server {
     }
 
     async fn reload_text(&self, file: &str, text: &str) -> Reload {
+        let mut running = self.inner.running.lock().await;
         let parsed = Config::parse(file, text);
         if let Ok(config) = &parsed {
-            let mut running = self.inner.running.lock().await;
             if running.own.election != config.election {
                 return Reload::Unfit(ReloadError::Election);
             }
@@ -138,7 +142,7 @@ impl Server {
                 return self.reload_own(&mut running, config);
             }
         }
-        self.reload_parsed(parsed).await
+        self.reload_parsed(&mut running, parsed).await
     }
 
     /// What is of this server only; its limits are in etcd.
@@ -157,14 +161,19 @@ impl Server {
 
     /// The same with what is not of one server only.
     pub(crate) async fn reload_limits(&self, file: &str, text: &str) -> Reload {
-        let own = self.inner.running.lock().await.own.clone();
-        self.reload_parsed(Config::parse_limits(file, text, &own)).await
+        let mut running = self.inner.running.lock().await;
+        let parsed = Config::parse_limits(file, text, &running.own);
+        self.reload_parsed(&mut running, parsed).await
     }
 
-    async fn reload_parsed(&self, parsed: Result<Config, Refused>) -> Reload {
+    async fn reload_parsed(
+        &self,
+        running: &mut Running,
+        parsed: Result<Config, Refused>,
+    ) -> Reload {
         match parsed {
             Err(refused) => Reload::Refused(refused),
-            Ok(config) => match self.reload(&config).await {
+            Ok(config) => match self.reload_with(running, &config).await {
                 Ok(()) => Reload::Done(Box::new(config)),
                 Err(error) => Reload::Unfit(error),
             },
@@ -236,6 +245,8 @@ pub async fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::Election;
+    use crate::election::fence::Fence;
     use tidegate::clock::Clock;
 
     const LIMITS: &str = "\
@@ -255,6 +266,32 @@ quota:
     fn access(operator: &str, limits: &str) -> Access {
         let own = Own::of(&Config::parse("quota.yaml", &own(operator)).unwrap());
         Access::of(&Config::parse_limits("etcd:/q/config", limits, &own).unwrap())
+    }
+
+    /// A reload that is under way begins services; nothing may begin them after the end.
+    #[tokio::test]
+    async fn a_server_that_stops_waits_for_a_reload_and_then_leads_nothing() {
+        let text = |name: &str| format!("quota: {{ services: {{ {name}: {{ default: 1 }} }} }}");
+        let config = |name: &str| Config::parse("quota.yaml", &text(name)).unwrap();
+        let election = || Election::alone(None, std::time::SystemTime::now()).unwrap();
+        let server = Server::start(&config("search"), election(), Clock::monotonic()).unwrap();
+        assert!(server.epoch() > 0);
+        let reloading = server.inner.running.lock().await;
+        let stop = tokio::spawn({
+            let server = server.clone();
+            async move { server.stop().await }
+        });
+        while server.epoch() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!stop.is_finished());
+        drop(reloading);
+        stop.await.unwrap();
+        assert!(matches!(server.reload_text("quota.yaml", &text("ads")).await, Reload::Done(_)));
+        let led = server.lead(election(), Fence::never()).await;
+        assert!(matches!(led, Err(StartError::Stopped)), "{led:?}");
+        let status = server.status().await;
+        assert!(!status.leads && status.services.is_empty(), "{status:?}");
     }
 
     #[tokio::test]
