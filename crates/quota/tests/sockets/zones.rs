@@ -1,7 +1,6 @@
 //! A zone's server between its tasks and the global one.
 
-use crate::rig::{CONFIG, Served, ask, config, cpus, is_limited, task, until};
-use std::net::SocketAddr;
+use crate::rig::{CONFIG, Closed, Served, ask, config, cpus, is_limited, task, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -115,10 +114,10 @@ async fn a_reload_of_a_zone_that_fails_changes_nothing_and_is_heard_of_by_nobody
 }
 
 /// A server of the zone that leads by a later election than any before, and has to learn.
-async fn elected(address: SocketAddr, text: &str) -> (Server, Served) {
+async fn elected(port: Closed, text: &str) -> (Server, Served) {
     let election = Election::alone(None, SystemTime::now()).unwrap();
     let server = Server::start(&config(text), election, Clock::monotonic()).unwrap();
-    let served = Served::at(&address.to_string(), server.router()).await;
+    let served = Served::on(port.open().await, server.router(), None);
     (server, served)
 }
 
@@ -132,9 +131,9 @@ async fn another_server_of_a_zone_takes_the_place_of_the_first() {
     );
     let (first, served) = serve("zone-2", &local).await;
     // Where the next one will be; nobody is there yet.
-    let next = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let next = Closed::new().await;
     let task = task("search");
-    let client = Client::builder([served.url(), format!("http://{next}")]).attach(&task).unwrap();
+    let client = Client::builder([served.url(), next.url()]).attach(&task).unwrap();
     until("it has nearly all of a limit", || {
         ask(&task, "bad", 40);
         task.limits("bad").whole() > cpus(1.6) && is_limited(&task, "bad")
