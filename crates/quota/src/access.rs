@@ -7,6 +7,7 @@
 //! | whoever is | may |
 //! |---|---|
 //! | in `tasks` of a service | report for it, and see its status |
+//! | in `zones` of a service | the same, for other tasks as well: by any name, and with any weight |
 //! | in `envoys` of a service | ask and report by RLS and RLQS, for all its customers |
 //! | in `identities` of a customer | the same for that customer, and nobody else |
 //! | in `clients` of a template of Doorman, or of all | ask for and release such resources |
@@ -35,6 +36,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate::serve::Peer;
 use tidegate_core::doorman::Repository;
+use tidegate_core::fleet::Speaker;
 use tidegate_tls::Clients;
 use tidegate_wire::customer::IdentityPattern;
 use tonic::{Request, Status};
@@ -69,6 +71,8 @@ impl Lists {
 pub struct ServiceAccess {
     /// May report for it.
     pub tasks: Vec<IdentityPattern>,
+    /// May report for it, and stand for other tasks.
+    pub zones: Vec<IdentityPattern>,
     /// May ask for all its customers by the protocols of Envoy.
     pub envoys: Vec<IdentityPattern>,
     /// May ask for this customer.
@@ -77,7 +81,30 @@ pub struct ServiceAccess {
 
 impl ServiceAccess {
     pub(crate) fn is_closed(&self) -> bool {
-        self.tasks.is_empty() && self.envoys.is_empty() && self.customers.is_empty()
+        let lists = [&self.tasks, &self.zones, &self.envoys];
+        lists.into_iter().all(Vec::is_empty) && self.customers.is_empty()
+    }
+
+    fn may_report(&self, identity: &str) -> bool {
+        fits(&self.tasks, identity) || fits(&self.zones, identity)
+    }
+}
+
+/// Whoever may report, and by which right.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reporter {
+    /// Nothing where nobody proves anything.
+    pub(crate) identity: Option<String>,
+    /// It may stand for others by any name.
+    pub(crate) named: bool,
+    /// It stands for itself only.
+    pub(crate) alone: bool,
+}
+
+impl Reporter {
+    /// As the book of a service asks.
+    pub(crate) fn speaker(&self, reign: u64) -> Speaker<'_> {
+        Speaker { reign, identity: self.identity.as_deref(), named: self.named }
     }
 }
 
@@ -157,15 +184,26 @@ impl Access {
         lists.services.keys().any(|service| self.sees(caller, service)) || self.operates(caller)
     }
 
-    /// Whether `caller` may report for a service.
-    pub(crate) fn report(&self, caller: &Caller, service: &str) -> Result<(), Status> {
-        let Self::Listed(lists) = self else { return Ok(()) };
+    /// Whether `caller` may report for a service, and how; for others, if it `stands` for them.
+    pub(crate) fn report(
+        &self,
+        caller: &Caller,
+        service: &str,
+        stands: bool,
+    ) -> Result<Reporter, Status> {
+        let Self::Listed(lists) = self else { return Ok(Reporter::default()) };
         let identity = proved(caller)?;
-        let access = lists.services.get(service);
-        if access.is_some_and(|access| fits(&access.tasks, identity)) {
-            return Ok(());
+        let access = lists.services.get(service).filter(|access| access.may_report(identity));
+        let Some(access) = access else {
+            return Err(denied(identity, &format!("report for service {service:?}"), "tasks"));
+        };
+        let named = fits(&access.zones, identity);
+        let alone = !named && !access.zones.is_empty();
+        if stands && alone {
+            let what = format!("stand for other tasks of service {service:?}");
+            return Err(denied(identity, &what, "zones"));
         }
-        Err(denied(identity, &format!("report for service {service:?}"), "tasks"))
+        Ok(Reporter { identity: Some(identity.to_owned()), named, alone })
     }
 
     /// For whom `caller` may speak in the domain of a service.
@@ -231,7 +269,7 @@ impl Access {
         caller.identity().is_some_and(|identity| {
             let access = lists.services.get(service);
             fits(&lists.operators, identity)
-                || access.is_some_and(|access| fits(&access.tasks, identity))
+                || access.is_some_and(|access| access.may_report(identity))
         })
     }
 
@@ -267,9 +305,9 @@ impl Pass {
         Self { access: Arc::clone(access), seen, caller, service: service.to_owned() }
     }
 
-    /// Whether its holder may report.
-    pub(crate) fn report(&self) -> Result<(), Status> {
-        self.seen.report(&self.caller, &self.service)
+    /// Whether its holder may report, and how.
+    pub(crate) fn report(&self, stands: bool) -> Result<Reporter, Status> {
+        self.seen.report(&self.caller, &self.service, stands)
     }
 
     /// For whom its holder may speak.

@@ -24,7 +24,7 @@ pub use reload::{Reload, ReloadError, follow};
 
 use crate::access::Access;
 use crate::client::zone::Zone;
-use crate::client::{Client, Prepared};
+use crate::client::{Client, Flags, Prepared};
 use crate::config::{Config, Own, Parent, Service};
 use crate::doorman::{self, grpc::Master, uplink::Above};
 use crate::election::fence::Fence;
@@ -37,7 +37,7 @@ use book::Book;
 use owner::Owner;
 use seat::{NotLeader, Seat};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::clock::Clock;
 use tidegate_core::Timestamp;
@@ -274,8 +274,7 @@ fn own_all(
 #[derive(Debug)]
 struct Uplink {
     client: Option<Client>,
-    /// The server above has told what the zone may use.
-    heard: Arc<AtomicBool>,
+    flags: Arc<Flags>,
     /// Tasks are let in from then on, whether it has or not.
     opens: Timestamp,
 }
@@ -283,7 +282,7 @@ struct Uplink {
 /// An [`Uplink`] of which nobody above has heard.
 struct Link {
     prepared: Prepared,
-    heard: Arc<AtomicBool>,
+    flags: Arc<Flags>,
     opens: Timestamp,
 }
 
@@ -305,8 +304,8 @@ impl Uplink {
     }
 
     fn begin_all(links: BTreeMap<String, Link>) -> BTreeMap<String, Self> {
-        let begin = |(name, Link { prepared, heard, opens })| {
-            (name, Self { client: Some(Prepared::begin(prepared)), heard, opens })
+        let begin = |(name, Link { prepared, flags, opens })| {
+            (name, Self { client: Some(Prepared::begin(prepared)), flags, opens })
         };
         links.into_iter().map(begin).collect()
     }
@@ -322,7 +321,7 @@ impl Uplink {
             service: name.to_owned(),
             source,
         };
-        let zone = Zone::new(name, (*owner.service).clone(), clock.clone());
+        let zone = Zone::new(name, &owner.service, clock.clone());
         let zone = zone.map_err(|error| wrong(error.into()))?;
         let mut client = Client::builder(&parent.servers).weight(parent.weight);
         if let Some(name) = &parent.name {
@@ -331,19 +330,24 @@ impl Uplink {
         if let Some(tls) = &parent.tls {
             client = client.tls(tls.clone());
         }
-        let heard = Arc::new(AtomicBool::new(false));
-        let prepared = client.stand_for(zone, owner.clone(), election.epoch(), Arc::clone(&heard));
+        let flags = Arc::<Flags>::default();
+        let prepared = client.stand_for(zone, owner.clone(), election.epoch(), Arc::clone(&flags));
         let prepared = prepared.map_err(|error| wrong(error.into()))?;
         // Whoever holds something of a leader before would be told to make do with what the file
         // says. After a lease it has nothing left of that.
         let learns = election.was_led(name);
         let lease = owner.service.fleet.silence.lease();
         let opens = if learns { clock.now() + lease } else { Timestamp::ZERO };
-        Ok(Link { prepared, heard, opens })
+        Ok(Link { prepared, flags, opens })
     }
 
     fn is_open(&self, now: Timestamp) -> bool {
-        self.heard.load(Ordering::Acquire) || now >= self.opens
+        self.flags.heard.load(Ordering::Acquire) || now >= self.opens
+    }
+
+    /// Nobody in the zone uses anything of it: the server above need not keep the place.
+    fn leave(&self) {
+        self.flags.leaves.store(true, Ordering::Release);
     }
 }
 

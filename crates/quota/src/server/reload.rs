@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
+use tidegate_wire::proto::tidegate::quota::v1::{CustomerStatus, ServiceStatus};
 use tokio::sync::Notify;
 
 /// Why a configuration cannot take the place of another while the server runs.
@@ -111,11 +112,15 @@ impl Server {
         let owners: BTreeMap<_, _> = kept.chain(fresh).collect();
         for (name, owner) in before.iter() {
             match config.services.get(name) {
-                None => owner.stop().await,
+                None => {
+                    // What its tasks hold is in use until they have let go, wherever they are.
+                    if owner.status().await.is_some_and(|status| is_unused(&status)) {
+                        inner.uplinks().get(name).iter().for_each(|uplink| uplink.leave());
+                    }
+                    owner.stop().await;
+                }
                 Some(service) if running.services.get(name) == Some(service) => {}
-                // Its customers and limits come from above.
-                Some(_) if config.parent.is_some() => {}
-                Some(service) => owner.reload(service.clone()).await,
+                Some(service) => owner.reload(service.clone(), config.parent.is_some()).await,
             }
         }
         if config.parent.is_some() {
@@ -198,6 +203,12 @@ impl Server {
     pub(crate) fn set_refused(&self, refused: Option<String>) {
         *self.inner.refused() = refused;
     }
+}
+
+/// Whether no task of a service may be using anything that it was granted.
+fn is_unused(status: &ServiceStatus) -> bool {
+    let idle = |customer: &CustomerStatus| customer.counted.iter().all(|rate| *rate == 0);
+    !status.learning && status.tasks == 0 && status.customers.iter().all(idle)
 }
 
 /// Follows the file at `path`, whose text is `text` at the start, for ever: looks every `period`

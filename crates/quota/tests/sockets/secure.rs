@@ -171,6 +171,40 @@ async fn a_task_reports_for_its_service_and_for_no_other() {
     }
 }
 
+/// The certificate of any task, and the number of an election that is later than all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_place_of_a_zone_is_not_for_whoever_may_report() {
+    let secured = secured().await;
+    let says = async |shows: &str, reign: u64| {
+        let mut client = QuotaClient::new(secured.channel(shows).await);
+        let (service, task) = ("search".to_owned(), "zone-a".to_owned());
+        let hello = Hello { service, task, reign, ..Hello::default() };
+        let hello = TaskMessage { hello: Some(hello), ..TaskMessage::default() };
+        let hello = futures_util::stream::iter([hello]);
+        let hello = futures_util::StreamExt::chain(hello, futures_util::stream::pending());
+        let mut told = client.report(hello).await?.into_inner();
+        told.message().await.map(|first| (first.unwrap().welcome.unwrap().task.unwrap(), told))
+    };
+    let (one, other) = ("spiffe://prod/ns/search/sa/zone", "spiffe://prod/ns/search/sa/zone-too");
+    let (place, _first) = says(one, 5).await.unwrap();
+    for reign in [0, 5, 6, u64::MAX] {
+        let refused = says(SEARCH, reign).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{reign}: {refused}");
+        assert!(refused.message().contains("`zones` in the server's file"), "{refused}");
+    }
+    let (same, _second) = says(one, 6).await.unwrap();
+    assert_eq!(same, place, "the zone's next leader has it");
+    // One certificate for each host: they have to be named.
+    assert_eq!(says(other, 7).await.unwrap_err().code(), Code::PermissionDenied);
+    let named = format!("zones: [{one}, {other}]\n      envoys");
+    secured.server.reload(&config(&CONFIG.replacen("envoys", &named, 1))).await.unwrap();
+    let (same, _third) = says(other, 7).await.unwrap();
+    assert_eq!(same, place);
+    // And then nobody else stands for others, by whatever name.
+    let refused = says(SEARCH, 8).await.unwrap_err();
+    assert!(refused.message().contains("may not stand for other tasks"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_taken_off_the_list_loses_its_stream() {
     let secured = secured().await;
