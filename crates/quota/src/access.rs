@@ -7,6 +7,7 @@
 //! | whoever is | may |
 //! |---|---|
 //! | in `tasks` of a service | report for it, and see its status |
+//! | in `zones` of a service | the same, for other tasks as well: by any name, and with any weight |
 //! | in `envoys` of a service | ask and report by RLS and RLQS, for all its customers |
 //! | in `identities` of a customer | the same for that customer, and nobody else |
 //! | in `clients` of a template of Doorman, or of all | ask for and release such resources |
@@ -14,7 +15,13 @@
 //! | in `operators` | see the status of everything |
 //!
 //! Clients of Doorman choose their own names. A lease therefore belongs to the identity *and* the
-//! name: whoever uses another's name has a lease of its own, and cannot release theirs.
+//! name: whoever uses another's name has a lease of its own, and cannot release theirs. The lease
+//! of a server of the tree belongs to its name only: those that are elected after each other are
+//! on several hosts, each of which may have a certificate of its own, and `servers` are believed.
+//!
+//! Whoever stands for others takes the place of the one before by its name and the number of an
+//! election, and with it all that a zone has. Names and numbers prove nothing: it has to be the
+//! same identity, or one of `zones`. Where a service has these, nobody else stands for others.
 //!
 //! **When it is wrong.** Who is not in the list is refused by `PERMISSION_DENIED` with its identity
 //! and the name of the list, so that a missing line is found by whoever misses it. Nothing is told
@@ -29,6 +36,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate::serve::Peer;
 use tidegate_core::doorman::Repository;
+use tidegate_core::fleet::Speaker;
 use tidegate_tls::Clients;
 use tidegate_wire::customer::IdentityPattern;
 use tonic::{Request, Status};
@@ -50,12 +58,21 @@ pub(crate) struct Lists {
     doorman: Option<DoormanAccess>,
 }
 
+impl Lists {
+    /// Whether somebody asks for Doorman's resources for many clients.
+    fn is_server(&self, identity: &str) -> bool {
+        self.doorman.as_ref().is_some_and(|doorman| fits(&doorman.servers, identity))
+    }
+}
+
 /// Whom a service listens to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceAccess {
     /// May report for it.
     pub tasks: Vec<IdentityPattern>,
+    /// May report for it, and stand for other tasks.
+    pub zones: Vec<IdentityPattern>,
     /// May ask for all its customers by the protocols of Envoy.
     pub envoys: Vec<IdentityPattern>,
     /// May ask for this customer.
@@ -64,7 +81,30 @@ pub struct ServiceAccess {
 
 impl ServiceAccess {
     pub(crate) fn is_closed(&self) -> bool {
-        self.tasks.is_empty() && self.envoys.is_empty() && self.customers.is_empty()
+        let lists = [&self.tasks, &self.zones, &self.envoys];
+        lists.into_iter().all(Vec::is_empty) && self.customers.is_empty()
+    }
+
+    fn may_report(&self, identity: &str) -> bool {
+        fits(&self.tasks, identity) || fits(&self.zones, identity)
+    }
+}
+
+/// Whoever may report, and by which right.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reporter {
+    /// Nothing where nobody proves anything.
+    pub(crate) identity: Option<String>,
+    /// It may stand for others by any name.
+    pub(crate) named: bool,
+    /// It stands for itself only.
+    pub(crate) alone: bool,
+}
+
+impl Reporter {
+    /// As the book of a service asks.
+    pub(crate) fn speaker(&self, reign: u64) -> Speaker<'_> {
+        Speaker { reign, identity: self.identity.as_deref(), named: self.named }
     }
 }
 
@@ -113,14 +153,6 @@ impl Caller {
     fn identity(&self) -> Option<&str> {
         self.0.as_ref()?.identity()
     }
-
-    /// The name under which it has leases, if it calls itself `name`. Identities have no blanks.
-    pub(crate) fn lessee<'a>(&self, name: &'a str) -> Cow<'a, str> {
-        match self.identity() {
-            Some(identity) => Cow::Owned(format!("{identity} {name}")),
-            None => Cow::Borrowed(name),
-        }
-    }
 }
 
 impl Access {
@@ -152,15 +184,26 @@ impl Access {
         lists.services.keys().any(|service| self.sees(caller, service)) || self.operates(caller)
     }
 
-    /// Whether `caller` may report for a service.
-    pub(crate) fn report(&self, caller: &Caller, service: &str) -> Result<(), Status> {
-        let Self::Listed(lists) = self else { return Ok(()) };
+    /// Whether `caller` may report for a service, and how; for others, if it `stands` for them.
+    pub(crate) fn report(
+        &self,
+        caller: &Caller,
+        service: &str,
+        stands: bool,
+    ) -> Result<Reporter, Status> {
+        let Self::Listed(lists) = self else { return Ok(Reporter::default()) };
         let identity = proved(caller)?;
-        let access = lists.services.get(service);
-        if access.is_some_and(|access| fits(&access.tasks, identity)) {
-            return Ok(());
+        let access = lists.services.get(service).filter(|access| access.may_report(identity));
+        let Some(access) = access else {
+            return Err(denied(identity, &format!("report for service {service:?}"), "tasks"));
+        };
+        let named = fits(&access.zones, identity);
+        let alone = !named && !access.zones.is_empty();
+        if stands && alone {
+            let what = format!("stand for other tasks of service {service:?}");
+            return Err(denied(identity, &what, "zones"));
         }
-        Err(denied(identity, &format!("report for service {service:?}"), "tasks"))
+        Ok(Reporter { identity: Some(identity.to_owned()), named, alone })
     }
 
     /// For whom `caller` may speak in the domain of a service.
@@ -186,14 +229,13 @@ impl Access {
     ) -> Result<(), Status> {
         let Self::Listed(lists) = self else { return Ok(()) };
         let identity = proved(caller)?;
-        let doorman = lists.doorman.as_ref();
-        if doorman.is_some_and(|doorman| fits(&doorman.servers, identity)) {
+        if lists.is_server(identity) {
             return Ok(());
         }
         if for_many {
             return Err(denied(identity, "ask for clients of its own", "servers"));
         }
-        let clients = doorman.and_then(|doorman| {
+        let clients = lists.doorman.as_ref().and_then(|doorman| {
             let template = doorman.templates.as_ref().map(|templates| templates.find(resource));
             doorman.clients.get(template.map_or("*", |template| template.glob().as_str()))
         });
@@ -203,13 +245,31 @@ impl Access {
         Err(denied(identity, &format!("ask for resource {resource:?}"), "clients"))
     }
 
+    /// Under what `caller` has leases, if it calls itself `name`: for its own use, or for clients
+    /// of its own. Servers of the tree are one by their name, whatever each of their hosts shows.
+    /// Identities have no blanks, and are not empty.
+    pub(crate) fn lessee<'a>(
+        &self,
+        caller: &Caller,
+        name: &'a str,
+        for_many: bool,
+    ) -> Cow<'a, str> {
+        match (self, caller.identity()) {
+            (Self::Listed(lists), Some(identity)) if for_many && lists.is_server(identity) => {
+                Cow::Owned(format!(" {name}"))
+            }
+            (_, Some(identity)) => Cow::Owned(format!("{identity} {name}")),
+            (_, None) => Cow::Borrowed(name),
+        }
+    }
+
     /// Whether `caller` may see how a service stands.
     pub(crate) fn sees(&self, caller: &Caller, service: &str) -> bool {
         let Self::Listed(lists) = self else { return true };
         caller.identity().is_some_and(|identity| {
             let access = lists.services.get(service);
             fits(&lists.operators, identity)
-                || access.is_some_and(|access| fits(&access.tasks, identity))
+                || access.is_some_and(|access| access.may_report(identity))
         })
     }
 
@@ -245,9 +305,9 @@ impl Pass {
         Self { access: Arc::clone(access), seen, caller, service: service.to_owned() }
     }
 
-    /// Whether its holder may report.
-    pub(crate) fn report(&self) -> Result<(), Status> {
-        self.seen.report(&self.caller, &self.service)
+    /// Whether its holder may report, and how.
+    pub(crate) fn report(&self, stands: bool) -> Result<Reporter, Status> {
+        self.seen.report(&self.caller, &self.service, stands)
     }
 
     /// For whom its holder may speak.

@@ -5,7 +5,7 @@
 //! address that asks for it is refused, and so is a redirect.
 
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use hyper_util::rt::TokioIo;
 use std::io;
@@ -15,10 +15,15 @@ use tidegate_tls::tokio_rustls::client::TlsStream;
 use tidegate_tls::{Client, ClientOptions, HANDSHAKE_MAX, InvalidTls, News, Offer, PERIOD, rustls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
 use tonic::transport::{Channel, Endpoint};
 
 /// The port of addresses by `https://` that name none.
 const PORT_HTTPS: u16 = 443;
+
+/// How long an error in writing waits for the reason that the other end has given: that is in this
+/// machine already, so this is only for one that has stopped, and much less than any call waits.
+const ALERT_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is wrong with an address, or with certificates.
 #[derive(Debug, thiserror::Error)]
@@ -58,14 +63,12 @@ impl Alert {
         self.lock().clone()
     }
 
-    fn note<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if let Poll::Ready(Err(error)) = &polled
-            && let Some(inner) = error.get_ref()
+    fn note(&self, error: &io::Error) {
+        if let Some(inner) = error.get_ref()
             && let Some(alert @ rustls::Error::AlertReceived(_)) = inner.downcast_ref()
         {
             *self.lock() = Some(alert.to_string());
         }
-        polled
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
@@ -74,58 +77,99 @@ impl Alert {
 }
 
 /// A connection that notes why it was refused.
-struct Heard {
-    stream: TlsStream<TcpStream>,
+struct Heard<S> {
+    stream: S,
     alert: Alert,
-    /// Whether an error in writing has waited for what there is to read.
-    waited: bool,
+    end: End,
 }
 
-impl Heard {
+/// Whether a connection can be written to.
+enum End {
+    No,
+    /// It cannot, for this reason, which waits until then for what there is to read.
+    Near(io::Error, Pin<Box<Sleep>>),
+    /// It cannot, and everyone knows.
+    Over,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Heard<S> {
+    const fn new(stream: S, alert: Alert) -> Self {
+        Self { stream, alert, end: End::No }
+    }
+
     /// Whoever refuses us says so and hangs up. If we write before we read we only notice the
-    /// second. The first is there already, but the runtime may have yet to hear of it: so the error
-    /// waits for that, once. A connection that has ended can always be read.
-    fn written<T>(
+    /// second. The first is there already, but the runtime may have yet to hear of it, and whoever
+    /// writes may try again for any other reason meanwhile: so the error waits for what there is to
+    /// read. A connection that has ended can be read to its end.
+    fn write<T>(
         &mut self,
-        polled: Poll<io::Result<T>>,
         cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if let Poll::Ready(Err(_)) = &polled {
-            let mut space = [0; 64];
-            let read = Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut space));
-            if read.is_pending() && !core::mem::replace(&mut self.waited, true) {
-                return Poll::Pending;
+        if matches!(self.end, End::No) {
+            match write(Pin::new(&mut self.stream), cx) {
+                Poll::Ready(Err(error)) => {
+                    self.alert.note(&error);
+                    self.end = End::Near(error, Box::pin(sleep(ALERT_WITHIN)));
+                }
+                polled => return polled,
             }
-            let _ = self.alert.note(read);
         }
-        self.alert.note(polled)
+        let mut over = self.read_rest(cx).is_ready() || matches!(self.end, End::Over);
+        if let End::Near(_, until) = &mut self.end {
+            over |= until.as_mut().poll(cx).is_ready();
+        }
+        if !over {
+            return Poll::Pending;
+        }
+        Poll::Ready(Err(match core::mem::replace(&mut self.end, End::Over) {
+            End::Near(error, _) => error,
+            End::No | End::Over => io::ErrorKind::BrokenPipe.into(),
+        }))
+    }
+
+    /// Reads until the end of a connection, of which only an alert still matters.
+    fn read_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut space = [0; 1_024];
+        loop {
+            let mut found = ReadBuf::new(&mut space);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut found)) {
+                Ok(()) if !found.filled().is_empty() => {}
+                Ok(()) => return Poll::Ready(()),
+                Err(error) => {
+                    self.alert.note(&error);
+                    return Poll::Ready(());
+                }
+            }
+        }
     }
 }
 
-impl AsyncRead for Heard {
+impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.alert.note(polled)
+        if let Poll::Ready(Err(error)) = &polled {
+            self.alert.note(error);
+        }
+        polled
     }
 }
 
-impl AsyncWrite for Heard {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.written(polled, cx)
+        self.write(cx, |stream, cx| stream.poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_flush(cx);
-        self.written(polled, cx)
+        self.write(cx, AsyncWrite::poll_flush)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -137,8 +181,7 @@ impl AsyncWrite for Heard {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.written(polled, cx)
+        self.write(cx, |stream, cx| stream.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -310,7 +353,11 @@ impl Route {
 }
 
 /// TCP and TLS. Its time is limited by whoever calls, and by that of handshakes.
-async fn shake(client: Client, uri: http::Uri, alert: Alert) -> io::Result<TokioIo<Heard>> {
+async fn shake(
+    client: Client,
+    uri: http::Uri,
+    alert: Alert,
+) -> io::Result<TokioIo<Heard<TlsStream<TcpStream>>>> {
     *alert.lock() = None;
     let host = uri.host().unwrap_or_default();
     let name = Client::name(host).map_err(io::Error::other)?;
@@ -322,7 +369,7 @@ async fn shake(client: Client, uri: http::Uri, alert: Alert) -> io::Result<Tokio
     if !Client::speaks_http2(&stream) {
         return Err(io::Error::other("it does not speak HTTP/2 by ALPN"));
     }
-    Ok(TokioIo::new(Heard { stream, alert, waited: false }))
+    Ok(TokioIo::new(Heard::new(stream, alert)))
 }
 
 /// What to say of files that were refused.
@@ -340,6 +387,69 @@ pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
     use tidegate_core::rng::SeededRng;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::time::Instant;
+
+    /// A connection that was refused. The runtime hears so after it was read so often.
+    struct Refused {
+        reads: Option<u32>,
+    }
+
+    impl AsyncRead for Refused {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            match &mut self.reads {
+                None => return Poll::Pending,
+                Some(0) => {}
+                Some(left) => {
+                    *left -= 1;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+            let alert = rustls::AlertDescription::CertificateRequired;
+            let alert = rustls::Error::AlertReceived(alert);
+            Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, alert)))
+        }
+    }
+
+    impl AsyncWrite for Refused {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn why_a_connection_was_refused_is_heard_however_late_the_runtime_hears_of_it() {
+        for (reads, said, took) in [
+            (Some(0), true, Duration::ZERO),
+            (Some(1), true, Duration::ZERO),
+            (Some(7), true, Duration::ZERO),
+            (None, false, ALERT_WITHIN),
+        ] {
+            let (alert, start) = (Alert::default(), Instant::now());
+            let mut heard = Heard::new(Refused { reads }, alert.clone());
+            for _ in 0..2 {
+                heard.write_all(b"hello").await.unwrap_err();
+                assert_eq!((alert.said().is_some(), start.elapsed()), (said, took), "{reads:?}");
+            }
+        }
+    }
 
     #[test]
     fn nobody_is_sent_from_tls_to_where_there_is_none() {

@@ -34,6 +34,7 @@ pub(super) const ROWS: &[Row] = &[
     ("quota.services.*.capacity.memory", Memory, "Their memory; only to show."),
     ("quota.services.*.default!", Limit, "What everyone who is not named may use together."),
     ("quota.services.*.tasks", List(&Text), "Who may report for the service."),
+    ("quota.services.*.zones", List(&Text), "Who may report for other tasks as well."),
     ("quota.services.*.envoys", List(&Text), "Who may ask and report by RLS and RLQS."),
     ("quota.services.*.hit", Span, "What a request costs that an Envoy counts."),
     ("quota.services.*.customers.*", Limit, "What this customer may use."),

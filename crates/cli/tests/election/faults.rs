@@ -3,7 +3,7 @@
 use crate::etcd::Etcd;
 use crate::fleet::{Fleet, SERVICES};
 use crate::judge::{judge, judge_leaders};
-use crate::servers::Servers;
+use crate::servers::{Servers, status};
 use crate::{asked, sleep, until};
 use core::time::Duration;
 use rustix::process::Signal;
@@ -14,6 +14,8 @@ use tidegate_wire::proto::tidegate::quota::v1::{Hello, ServerMessage, TaskMessag
 
 /// Within so long a new leader is there.
 const SOON: Duration = Duration::from_secs(5);
+/// Twenty reports of each task.
+const REPORTS: Duration = Duration::from_secs(2);
 
 struct World {
     etcd: Etcd,
@@ -117,9 +119,21 @@ fn a_zone_whose_leader_is_paused_keeps_its_place_at_the_global_server() {
     world.servers.signal(paused, Signal::STOP);
     let took = world.another();
     assert!(took < SOON, "{took:?}");
-    // It finds its place taken.
+    // It finds its place taken, and changes nothing.
+    let resumed = Instant::now();
     world.servers.signal(paused, Signal::CONT);
-    sleep(3.0);
+    let leader = world.servers.addresses[world.leader].to_string();
+    until("it follows", || {
+        let status = world.servers.latest(paused, resumed);
+        status.is_some_and(|status| !status.leads && status.leader == leader)
+    });
+    let follows = Instant::now();
+    until("the zone is one task, and was for a while", || {
+        let status = status(&format!("http://{address}"));
+        assert!(status.is_none_or(|status| status.services[0].tasks <= 1));
+        world.fleet.steps().last().is_some_and(|step| step.at > follows + REPORTS)
+    });
+    assert!(world.fleet.is_with(world.epoch));
     world.judge();
 }
 

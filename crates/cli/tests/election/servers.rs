@@ -36,6 +36,12 @@ fn ask(runtime: &tokio::runtime::Runtime, url: &str) -> Option<StatusResponse> {
     runtime.block_on(tidegate_quota::status(url, "", None)).ok()
 }
 
+/// The same, once.
+pub(crate) fn status(url: &str) -> Option<StatusResponse> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    ask(&runtime, url)
+}
+
 fn watch(server: usize, url: String, told: Arc<Mutex<Vec<Told>>>, ended: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

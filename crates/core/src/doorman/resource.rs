@@ -411,8 +411,9 @@ impl Resource {
     }
 
     /// What someone gets while others may have leases that are not known, and until when: what it
-    /// says it has. If that is more than there is from above, nothing is added to it and it ends
-    /// when it would have.
+    /// says it has, but no more than there is in all, which nobody can have. If that is more than
+    /// others leave of what came from above, nothing is added to it and it ends when it would have.
+    /// Before the server above was heard of nobody knows how much there is.
     fn learn(
         &self,
         request: &Request,
@@ -423,16 +424,17 @@ impl Resource {
         let Some(has) = request.has(now) else {
             return (self.unlearned(demand, others, now), self.lease_end());
         };
-        let capacity = amount(has.capacity);
+        let most = match self.template.algorithm().kind() {
+            _ if !self.is_heard() => f64::INFINITY,
+            Kind::NoAlgorithm => f64::INFINITY,
+            Kind::Static | Kind::ProportionalShare | Kind::FairShare => self.capacity,
+        };
+        let capacity = amount(has.capacity).min(most);
         if self.above.is_some() {
             let covered = self.is_heard() && others + capacity <= self.capacity;
             return (capacity, if covered { self.lease_end() } else { has.expiry });
         }
-        let most = match self.template.algorithm().kind() {
-            Kind::NoAlgorithm => f64::INFINITY,
-            Kind::Static | Kind::ProportionalShare | Kind::FairShare => self.capacity,
-        };
-        (capacity.min(most), Timestamp::MAX)
+        (capacity, Timestamp::MAX)
     }
 
     /// What someone gets who has no lease, as long as others may have some that are not known.

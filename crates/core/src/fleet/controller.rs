@@ -17,13 +17,17 @@
 //! that was silent for so long that it was forgotten may still use its safe share; nobody can know.
 //! A process that another one of its name replaced is forgotten with its lease: whoever starts its
 //! successor has given it up.
+//!
+//! A number of an election proves nothing by itself, and whoever takes a zone's place has all that
+//! its tasks may use. So the place of one who stands for others is only for the same identity, or
+//! for those who are named as such; anybody else waits until it is forgotten.
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
 use super::ledger::{Customer, Ledger, State, add, limits, nanos, part};
 use super::limits::Limits;
 use super::message::{Answer, Change, CustomerStatus, Full, Generation};
-use super::message::{NotJoined, Round, TaskId, Usage};
+use super::message::{NotJoined, Round, Speaker, Taken, TaskId, Usage};
 use super::round::CustomerDivider;
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
@@ -195,10 +199,21 @@ impl Fleet {
         Some(id)
     }
 
-    /// By which election whoever has this name stands for others; 0 if for itself, or if there is
-    /// nobody.
-    pub fn reign(&self, name: &str) -> u64 {
-        self.ledger.slot_named(name).map_or(0, |slot| self.ledger.tasks[slot].reign)
+    /// Whether `speaker` may speak by this name: not if somebody else stands for others by it, or
+    /// has been elected since.
+    pub fn check_name(&self, name: &str, speaker: Speaker<'_>) -> Result<(), Taken> {
+        let Some(slot) = self.ledger.slot_named(name) else { return Ok(()) };
+        let task = &self.ledger.tasks[slot];
+        if task.reign == 0 {
+            return Ok(());
+        }
+        if !speaker.named && task.identity.as_deref() != speaker.identity {
+            return Err(Taken::Another);
+        }
+        if task.reign > speaker.reign {
+            return Err(Taken::Later { known: task.reign, found: speaker.reign });
+        }
+        Ok(())
     }
 
     /// Whether that is the task which has joined by `name` last.
@@ -206,10 +221,14 @@ impl Fleet {
         self.ledger.slot(task).is_some_and(|slot| self.ledger.slot_named(name) == Some(slot))
     }
 
-    /// `task` stands for others who have elected it by `reign`.
-    pub fn set_reign(&mut self, task: TaskId, reign: u64) {
+    /// `task` is this one, who may stand for others.
+    pub fn set_speaker(&mut self, task: TaskId, speaker: Speaker<'_>) {
         if let Some(slot) = self.ledger.slot(task) {
-            self.ledger.tasks[slot].reign = reign;
+            let task = &mut self.ledger.tasks[slot];
+            task.reign = speaker.reign;
+            // Of those who stand for themselves nobody asks.
+            let stands = speaker.identity.filter(|_| speaker.reign > 0);
+            task.identity = stands.map(Box::from);
         }
     }
 

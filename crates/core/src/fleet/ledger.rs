@@ -59,6 +59,8 @@ pub(super) struct Task {
     pub(super) weight: u32,
     /// By which election it stands for others; 0 if for itself.
     pub(super) reign: u64,
+    /// Who stands for them, if that was proved.
+    pub(super) identity: Option<Box<str>>,
     /// When its lease ends, or when it is forgotten.
     pub(super) deadline: Timestamp,
     /// All grants up to this one have arrived.
@@ -251,6 +253,7 @@ impl Ledger {
             state: State::Live,
             weight: 1,
             reign: 0,
+            identity: None,
             deadline: Timestamp::ZERO,
             acked: 0,
             pushed: 0,

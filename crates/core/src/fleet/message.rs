@@ -132,6 +132,34 @@ pub struct CustomerStatus {
     pub tasks: usize,
 }
 
+/// Whoever opens a stream by a name, as far as that decides whose place it may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Speaker<'a> {
+    /// By which election it stands for others; 0 if for itself.
+    pub reign: u64,
+    /// Who it is, if callers have to prove that.
+    pub identity: Option<&'a str>,
+    /// It may stand for others by any name.
+    pub named: bool,
+}
+
+/// A name is that of somebody who stands for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Taken {
+    /// They have elected another since.
+    #[error("it has another leader by now: that of election {known}, and this is {found}")]
+    Later {
+        /// By which election that one stands for them.
+        known: u64,
+        /// And whoever asks.
+        found: u64,
+    },
+    /// It is not that one who asks.
+    #[error("somebody else stands for others by that name")]
+    Another,
+}
+
 /// The task is not known (any more), or another process has its name: it has to join first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the task is not known, or its lease has ended: it has to join")]

@@ -36,6 +36,6 @@ pub use fail_static::{FailStatic, Silence, Standing};
 pub use joins::{Crowd, Joins};
 pub use limits::{Limits, NotNested};
 pub use message::{Answer, Change, CustomerStatus, Full, Generation};
-pub use message::{NotJoined, Round, TaskId, Usage};
+pub use message::{NotJoined, Round, Speaker, Taken, TaskId, Usage};
 pub use pace::Pace;
 pub use unseen::unseen_part;

@@ -33,7 +33,7 @@ pub(crate) mod zone;
 pub use member::Nonsense;
 pub use state::{State, Trouble};
 
-pub(crate) use run::explain;
+pub(crate) use run::{Flags, explain};
 
 use crate::link::{Link, LinkError, Route, refusal};
 use crate::server::owner::Owner;
@@ -43,7 +43,6 @@ use state::Shared;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use tidegate::Task;
 use tidegate_core::rng::SeededRng;
@@ -117,18 +116,18 @@ impl Builder {
     }
 
     /// The same for a zone's server, whose tasks share what it is told, by the election `reign`; it
-    /// waits to be begun. `heard` is set when it has been told anything.
+    /// waits to be begun.
     pub(crate) fn stand_for(
         self,
         zone: Zone,
         owner: Owner,
         reign: u64,
-        heard: Arc<AtomicBool>,
+        flags: Arc<Flags>,
     ) -> Result<Prepared, AttachError> {
         let name = self.name.clone().unwrap_or_else(own_name);
         check_name("task", &name)?;
         let member = Member::for_others(zone.task().clone(), name, self.weight, reign);
-        self.prepare(member, Some(Post { zone, owner, told: None, heard }))
+        self.prepare(member, Some(Post { zone, owner, told: None, flags }))
     }
 
     /// All that can fail.

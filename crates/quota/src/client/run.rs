@@ -8,8 +8,8 @@
 use super::member::{Member, Next, REPORT_EVERY};
 use super::state::{Shared, Trouble};
 use super::zone::Zone;
-use crate::config::Service;
 use crate::link::{CONNECT_WITHIN, Route};
+use crate::server::book::Provided;
 use crate::server::owner::Owner;
 use core::time::Duration;
 use std::io;
@@ -60,9 +60,17 @@ pub(crate) struct Post {
     pub(crate) zone: Zone,
     pub(crate) owner: Owner,
     /// What the book was told.
-    pub(crate) told: Option<Service>,
-    /// Whether it was.
-    pub(crate) heard: Arc<AtomicBool>,
+    pub(crate) told: Option<Provided>,
+    pub(crate) flags: Arc<Flags>,
+}
+
+/// What a zone and its server let each other know.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    /// The server above has told what the zone may use.
+    pub(crate) heard: AtomicBool,
+    /// Nobody in the zone uses anything of it any more.
+    pub(crate) leaves: AtomicBool,
 }
 
 /// Why a stream ended.
@@ -155,6 +163,12 @@ impl Line {
         self.post.as_ref().is_none_or(|post| post.owner.fence.is_open(now))
     }
 
+    /// Whether it takes leave when it ends. The tasks of a zone go on with what they have, if there
+    /// are any.
+    fn leaves(&self) -> bool {
+        self.post.as_ref().is_none_or(|post| post.flags.leaves.load(Ordering::Acquire))
+    }
+
     /// Looks what a zone's tasks do.
     async fn count(&mut self) {
         if let Some(post) = &mut self.post
@@ -167,12 +181,12 @@ impl Line {
     /// Tells a zone's book what it may hand out. Returns what has arrived there, if that is news.
     async fn settle(&mut self) -> Option<TaskMessage> {
         let post = self.post.as_mut()?;
-        if let Some(service) = post.zone.service(&self.member)
-            && post.told.as_ref() != Some(&service)
+        if let Some(provided) = post.zone.provided(&self.member)
+            && post.told.as_ref() != Some(&provided)
         {
-            post.owner.reload(service.clone()).await;
-            post.told = Some(service);
-            post.heard.store(true, Ordering::Release);
+            post.owner.provide(provided.clone()).await;
+            post.told = Some(provided);
+            post.flags.heard.store(true, Ordering::Release);
         }
         let (status, rounds) = post.owner.stand().await?;
         Zone::settle(&mut self.member, &status, rounds)
@@ -260,8 +274,7 @@ async fn stream(
         let next = tokio::select! {
             biased;
             () = stopping(stopped.clone()) => {
-                // The tasks of a zone go on with what they have.
-                if line.post.is_none() {
+                if line.leaves() {
                     farewell(say, heard).await;
                 }
                 return Ended::Stopped;

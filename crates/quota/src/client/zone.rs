@@ -31,7 +31,8 @@
 use super::member::Member;
 use crate::config::Service;
 use crate::message::{limits, rates};
-use crate::server::book::Rounds;
+use crate::server::book::{Provided, Rounds};
+use core::time::Duration;
 use std::collections::BTreeMap;
 use tidegate::Task;
 use tidegate::clock::Clock;
@@ -64,21 +65,21 @@ fn keep(demand: &mut [CostRate; Criticality::COUNT], limits: Limits) {
 pub(crate) struct Zone {
     task: Task,
     lane: QuotaLane,
-    /// As the zone's file has it.
-    file: Service,
+    /// For how long tasks keep their limits without a server.
+    hold: Duration,
     counted: Timestamp,
     /// What the zone had when the global server was first heard of, and when that was.
     began: Option<(BTreeMap<String, Limits>, Timestamp)>,
 }
 
 impl Zone {
-    pub(crate) fn new(name: &str, file: Service, clock: Clock) -> Result<Self, BuildError> {
+    pub(crate) fn new(name: &str, file: &Service, clock: Clock) -> Result<Self, BuildError> {
         let mut quota = QuotaConfig::default();
         quota.customers_max = file.fleet.customers_max.max(CUSTOMERS_MIN);
         let counted = clock.now();
         let task = Task::builder(name).clock(clock).quota(quota).system_signals(false).build()?;
         let lane = task.gate().quota().lane();
-        Ok(Self { task, lane, file, counted, began: None })
+        Ok(Self { task, lane, hold: file.fleet.silence.hold, counted, began: None })
     }
 
     /// The task that it is.
@@ -92,8 +93,7 @@ impl Zone {
         let span = now.since(core::mem::replace(&mut self.counted, now));
         // Tasks join at a pace, and some of their machines are slow to find the leader gone. Who is
         // not back when its limits have ceased to hold wants nothing that is known of.
-        let back_within = self.file.fleet.silence.hold;
-        let had = self.began.as_ref().filter(|(_, since)| now.since(*since) < back_within);
+        let had = self.began.as_ref().filter(|(_, since)| now.since(*since) < self.hold);
         let had = had.filter(|_| status.learning).map(|(had, _)| had);
         for customer in &status.customers {
             let id = self.task.customer(&customer.name);
@@ -119,9 +119,9 @@ impl Zone {
         }
     }
 
-    /// The service that the zone's book is to have; nothing before the global server was heard of,
-    /// and before it has told what the zone has already.
-    pub(crate) fn service(&mut self, member: &Member) -> Option<Service> {
+    /// What the zone's book may hand out; nothing before the global server was heard of, and before
+    /// it has told what the zone has already.
+    pub(crate) fn provided(&mut self, member: &Member) -> Option<Provided> {
         if member.awaits() {
             return None;
         }
@@ -130,12 +130,12 @@ impl Zone {
             self.began = Some((customers.clone(), self.task.clock().now()));
         }
         let default = customers.remove("")?;
-        Some(Service { default, customers, ..self.file.clone() })
+        Some(Provided { default, customers })
     }
 
     /// Says which cuts have arrived, by how things stand in the zone after so many rounds. The
-    /// zone's book has what [`Zone::service`] says by then. While that learns nobody knows what its
-    /// tasks hold, and cuts take as long as they may.
+    /// zone's book has what [`Zone::provided`] says by then. While that learns nobody knows what
+    /// its tasks hold, and cuts take as long as they may.
     pub(crate) fn settle(
         member: &mut Member,
         status: &ServiceStatus,

@@ -118,6 +118,7 @@ pub(super) struct Service {
     pub(super) default: Option<Spanned<Limit>>,
     pub(super) hit: Option<Spanned<String>>,
     pub(super) tasks: Option<Who>,
+    pub(super) zones: Option<Who>,
     pub(super) envoys: Option<Who>,
     #[serde(default)]
     pub(super) customers: Named<Limit>,

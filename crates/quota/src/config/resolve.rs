@@ -208,7 +208,8 @@ fn service(
     let belong = customers.iter().flat_map(|(name, allowed)| {
         allowed.identities.iter().map(|identity| (identity.clone(), name.clone()))
     });
-    let access = reader.service(name, raw.tasks, raw.envoys, belong.collect())?;
+    let lists = [raw.tasks, raw.zones, raw.envoys];
+    let access = reader.service(name, lists, belong.collect())?;
     let held = customers.iter().filter_map(|(name, allowed)| Some((name.clone(), allowed.memory?)));
     memory.customers = held.collect();
     let customers: BTreeMap<_, _> =

@@ -56,12 +56,11 @@ impl Reader {
     pub(super) fn service(
         &self,
         name: &serde_saphyr::Spanned<String>,
-        tasks: Option<raw::Who>,
-        envoys: Option<raw::Who>,
+        [tasks, zones, envoys]: [Option<raw::Who>; 3],
         customers: Vec<(IdentityPattern, String)>,
     ) -> Result<ServiceAccess, Fault> {
-        let access =
-            ServiceAccess { tasks: self.list(tasks)?, envoys: self.list(envoys)?, customers };
+        let (tasks, zones, envoys) = (self.list(tasks)?, self.list(zones)?, self.list(envoys)?);
+        let access = ServiceAccess { tasks, zones, envoys, customers };
         if self.identified && access.is_closed() {
             let what = format!("nobody may report for service `{}`", name.value);
             return Err(Fault::at(

@@ -10,7 +10,6 @@
 //! **Bounds.** Names have 1,024 bytes, there are so many resources and so many clients of each;
 //! whoever comes on top is refused and keeps its safe capacity.
 
-use crate::access::Caller;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use tidegate_core::Timestamp;
@@ -189,39 +188,45 @@ impl Book {
         }
     }
 
+    /// Resources that are refused are left out of the answer: many are asked for at once, and the
+    /// others are not to end over one. If none is left, whoever asks hears why.
     pub(crate) fn get(
         &mut self,
         request: &wire::GetCapacityRequest,
-        caller: &Caller,
+        lessee: &str,
         moment: Moment,
     ) -> Result<wire::GetCapacityResponse, Status> {
         check_name("client_id", &request.client_id)?;
-        let lessee = caller.lessee(&request.client_id);
+        let mut refused = None;
         let mut response = Vec::with_capacity(request.resource.len());
         for wanted in &request.resource {
             let has = wanted.has.as_ref().map(|has| moment.read(has));
             let asked = Request::client(wanted.wants, wanted.priority).with_has(has);
-            let resource = self.resource(&wanted.resource_id, moment.now)?;
-            let lease = decide(resource, &lessee, &asked, moment)?;
-            response.push(wire::ResourceResponse {
-                resource_id: wanted.resource_id.clone(),
-                gets: lease,
-                safe_capacity: resource.is_heard().then(|| resource.safe_capacity()),
-            });
+            match self.lease(&wanted.resource_id, lessee, &asked, moment) {
+                Ok((resource, gets)) => response.push(wire::ResourceResponse {
+                    resource_id: wanted.resource_id.clone(),
+                    gets,
+                    safe_capacity: resource.is_heard().then(|| resource.safe_capacity()),
+                }),
+                Err(status) => {
+                    refused.get_or_insert(status);
+                }
+            }
         }
-        Ok(wire::GetCapacityResponse { response, mastership: None })
+        match refused {
+            Some(status) if response.is_empty() => Err(status),
+            _ => Ok(wire::GetCapacityResponse { response, mastership: None }),
+        }
     }
 
-    /// Resources that are refused are left out of the answer: a server asks for many at once, and
-    /// those of its other clients are not to end over one. If none is left, it hears why.
+    /// The same for a server, which asks for many clients.
     pub(crate) fn get_for_server(
         &mut self,
         request: &wire::GetServerCapacityRequest,
-        caller: &Caller,
+        lessee: &str,
         moment: Moment,
     ) -> Result<wire::GetServerCapacityResponse, Status> {
         check_name("server_id", &request.server_id)?;
-        let lessee = caller.lessee(&request.server_id);
         let mut refused = None;
         let mut response = Vec::with_capacity(request.resource.len());
         for wanted in &request.resource {
@@ -232,13 +237,9 @@ impl Book {
                 wants: band.wants,
             });
             let asked = Request::server(bands).with_has(has);
-            let found = self.resource(&wanted.resource_id, moment.now);
-            let decided = found.and_then(|resource| {
-                let lease = decide(resource, &lessee, &asked, moment)?;
-                Ok((resource, lease))
-            });
-            let (resource, lease) = match decided {
-                Ok(decided) => decided,
+            let leased = self.lease(&wanted.resource_id, lessee, &asked, moment);
+            let (resource, lease) = match leased {
+                Ok(leased) => leased,
                 Err(status) => {
                     refused.get_or_insert(status);
                     continue;
@@ -266,13 +267,24 @@ impl Book {
     }
 
     /// Old clients release resources without a name, and what they never had: that is fine.
-    pub(crate) fn release(&mut self, request: &wire::ReleaseCapacityRequest, caller: &Caller) {
-        let lessee = caller.lessee(&request.client_id);
-        for name in &request.resource_id {
-            if let Some(resource) = self.resources.get_mut(name) {
-                resource.release(&lessee);
-            }
+    pub(crate) fn release(&mut self, name: &str, lessee: &str) {
+        if let Some(resource) = self.resources.get_mut(name) {
+            resource.release(lessee);
         }
+    }
+
+    /// A lease of a resource, for somebody who may.
+    fn lease(
+        &mut self,
+        name: &str,
+        lessee: &str,
+        asked: &Request,
+        moment: Moment,
+    ) -> Result<(&Resource, wire::Lease), Status> {
+        let resource = self.resource(name, moment.now)?;
+        let lease = resource.decide(lessee, asked, moment.now);
+        let lease = lease.map_err(|full| Status::resource_exhausted(full.to_string()))?;
+        Ok((resource, moment.write(&lease)))
     }
 
     fn resource(&mut self, name: &str, now: Timestamp) -> Result<&mut Resource, Status> {
@@ -326,17 +338,6 @@ fn provision(
     let mut lease = moment.read(gets);
     lease.expiry = lease.expiry.min(asked_at + algorithm.lease_length());
     Provision { lease, algorithm, safe: response.safe_capacity }
-}
-
-fn decide(
-    resource: &mut Resource,
-    client: &str,
-    request: &Request,
-    moment: Moment,
-) -> Result<wire::Lease, Status> {
-    let lease = resource.decide(client, request, moment.now);
-    let lease = lease.map_err(|full| Status::resource_exhausted(full.to_string()))?;
-    Ok(moment.write(&lease))
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), Status> {

@@ -110,6 +110,25 @@ impl Master {
     }
 }
 
+/// Strikes out what is refused. If that is all there is, whoever asks hears why.
+fn keep_allowed<T>(
+    resources: &mut Vec<T>,
+    check: impl Fn(&T) -> Result<(), Status>,
+) -> Result<(), Status> {
+    let mut refused = None;
+    resources.retain(|resource| match check(resource) {
+        Ok(()) => true,
+        Err(status) => {
+            refused.get_or_insert(status);
+            false
+        }
+    });
+    match refused {
+        Some(status) if resources.is_empty() => Err(status),
+        _ => Ok(()),
+    }
+}
+
 #[tonic::async_trait]
 impl Capacity for Master {
     async fn discovery(
@@ -131,13 +150,14 @@ impl Capacity for Master {
             let response = Vec::new();
             return Ok(Response::new(wire::GetCapacityResponse { response, mastership }));
         }
-        let caller = Caller::of(&request);
-        let request = request.get_ref();
-        for wanted in &request.resource {
-            self.access.load().lease(&caller, &wanted.resource_id, false)?;
-        }
+        let (caller, access) = (Caller::of(&request), self.access.load_full());
+        let mut request = request.into_inner();
+        keep_allowed(&mut request.resource, |wanted| {
+            access.lease(&caller, &wanted.resource_id, false)
+        })?;
+        let lessee = access.lessee(&caller, &request.client_id, false);
         let names = request.resource.iter().map(|wanted| wanted.resource_id.as_str());
-        let answer = |book: &mut Book, moment| book.get(request, &caller, moment);
+        let answer = |book: &mut Book, moment| book.get(&request, &lessee, moment);
         let empty = |answer: &wire::GetCapacityResponse| {
             answer.response.iter().all(|response| response.gets.capacity == 0.0)
         };
@@ -152,13 +172,14 @@ impl Capacity for Master {
             let response = Vec::new();
             return Ok(Response::new(wire::GetServerCapacityResponse { response, mastership }));
         }
-        let caller = Caller::of(&request);
-        let request = request.get_ref();
-        for wanted in &request.resource {
-            self.access.load().lease(&caller, &wanted.resource_id, true)?;
-        }
+        let (caller, access) = (Caller::of(&request), self.access.load_full());
+        let mut request = request.into_inner();
+        keep_allowed(&mut request.resource, |wanted| {
+            access.lease(&caller, &wanted.resource_id, true)
+        })?;
+        let lessee = access.lessee(&caller, &request.server_id, true);
         let names = request.resource.iter().map(|wanted| wanted.resource_id.as_str());
-        let answer = |book: &mut Book, moment| book.get_for_server(request, &caller, moment);
+        let answer = |book: &mut Book, moment| book.get_for_server(&request, &lessee, moment);
         let empty = |answer: &wire::GetServerCapacityResponse| {
             answer.response.iter().all(|response| response.gets.capacity == 0.0)
         };
@@ -172,10 +193,14 @@ impl Capacity for Master {
         let mastership = self.elsewhere();
         if mastership.is_none() {
             let (caller, access) = (Caller::of(&request), self.access.load());
-            for resource in &request.get_ref().resource_id {
-                access.lease(&caller, resource, false)?;
+            let mut request = request.into_inner();
+            keep_allowed(&mut request.resource_id, |name| access.lease(&caller, name, false))?;
+            // Nobody says whether it had it for itself, or for clients of its own.
+            for for_many in [false, true] {
+                let lessee = access.lessee(&caller, &request.client_id, for_many);
+                let mut book = self.book();
+                request.resource_id.iter().for_each(|name| book.release(name, &lessee));
             }
-            self.book().release(request.get_ref(), &Caller::of(&request));
         }
         Ok(Response::new(wire::ReleaseCapacityResponse { mastership }))
     }

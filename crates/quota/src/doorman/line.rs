@@ -44,16 +44,32 @@ impl Line {
         Self { route, open: None }
     }
 
-    /// Asks once. `moved` says whether an answer is that of somebody who is not the master.
+    /// Asks once. `moved` says whether an answer is that of somebody who is not the master. Who
+    /// gives up in the middle keeps the line: there may be something to give back by it.
     pub(super) async fn ask<T>(
         &mut self,
         question: impl AsyncFnOnce(&mut Master) -> Result<tonic::Response<T>, Status>,
         moved: impl FnOnce(&T) -> Option<&wire::Mastership>,
     ) -> Result<T, NoAnswer> {
-        let (endpoint, mut master) = match self.open.take() {
-            Some(open) => open,
-            None => self.connect().await?,
+        let open = if let Some(open) = &self.open {
+            open.clone()
+        } else {
+            let open = self.connect().await?;
+            self.open.insert(open).clone()
         };
+        let answer = self.ask_by(open, question, moved).await;
+        if answer.is_err() {
+            self.open = None;
+        }
+        answer
+    }
+
+    async fn ask_by<T>(
+        &mut self,
+        (endpoint, mut master): (Endpoint, Master),
+        question: impl AsyncFnOnce(&mut Master) -> Result<tonic::Response<T>, Status>,
+        moved: impl FnOnce(&T) -> Option<&wire::Mastership>,
+    ) -> Result<T, NoAnswer> {
         let server = endpoint.uri().to_string();
         let failed = |what| NoAnswer::Failed { server: server.clone(), what };
         let answer = timeout(PATIENCE, question(&mut master)).await;
@@ -64,11 +80,10 @@ impl Line {
             self.route.redirect(&endpoint, mastership.master_address.as_deref());
             return Err(NoAnswer::Elsewhere { server });
         }
-        self.open = Some((endpoint, master));
         Ok(answer)
     }
 
-    /// Whoever was asked last, if it answered.
+    /// Whoever was asked last, unless it did not answer.
     pub(super) fn master(&mut self) -> Option<&mut Master> {
         self.open.as_mut().map(|(_, master)| master)
     }

@@ -21,6 +21,7 @@
 //! **When there is no room** for one more task it refuses nobody, and tries again once an interval.
 
 use super::costs::Costs;
+use crate::access::Reporter;
 use crate::client::member::{Member, Next};
 use crate::config::Service;
 use crate::server::grpc::read;
@@ -147,7 +148,7 @@ async fn take_part(
     let mut hurry: Option<Instant> = None;
     loop {
         let Some(hello) = member.hello().hello else { return };
-        let Opened { id, mut messages, .. } = match owner.open(hello).await {
+        let Opened { id, mut messages, .. } = match owner.open(hello, Reporter::default()).await {
             Ok(opened) => opened,
             // Nobody owns the service any more, or nobody asks.
             Err(status) if status.code() == Code::Unavailable || desk.strong_count() == 0 => return,
@@ -251,7 +252,7 @@ mod tests {
         let (service, owner, clock, hand) =
             lead("{ default: 1, customers: { good: 2 }, sizes: { tasks: 1 } }");
         let hello = Hello { service: "search".into(), task: "first".into(), ..Hello::default() };
-        let first = owner.open(hello).await.unwrap();
+        let first = owner.open(hello, Reporter::default()).await.unwrap();
         let desk = Desk::open("search", &service, owner.clone(), clock).unwrap();
         pass(&hand, 5_000).await;
         assert_eq!(desk.inner.task.customer("good"), CustomerId::DEFAULT, "it knows nobody");

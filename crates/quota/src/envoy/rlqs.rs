@@ -10,7 +10,7 @@
 
 use super::buckets::{BUCKETS_MAX, Buckets, CUSTOMER};
 use super::costs::Costs;
-use crate::access::{Caller, Pass, Voice};
+use crate::access::{Caller, Pass, Reporter, Voice};
 use crate::message::{grants, limits, write_usages};
 use crate::server::Inner;
 use crate::server::owner::{Opened, Owner};
@@ -114,7 +114,7 @@ async fn serve(
     let hello = wire::Hello { service, task, ..wire::Hello::default() };
     let every = owner.service.report_every;
     owner.turn(inner.clock.now()).await?;
-    let Opened { id, mut messages, .. } = owner.open(hello).await?;
+    let Opened { id, mut messages, .. } = owner.open(hello, Reporter::default()).await?;
     let mut envoy = Envoy {
         voice,
         buckets: Buckets::default(),

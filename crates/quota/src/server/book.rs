@@ -15,13 +15,14 @@
 //! make anything grow but its own lines, which are counted.
 
 use super::history::History;
-use super::stream::{Out, Said, StreamId, Streams, Telling};
+use super::stream::{Gone, Out, Said, StreamId, Streams, Telling};
+use crate::access::Reporter;
 use crate::config::Service;
 use crate::message::{task_id, write_directory, write_limits, write_rates, write_task_id};
 use bytes::Bytes;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use tidegate_core::fleet::{Change, Fleet, FleetConfigError, Full};
+use tidegate_core::fleet::{Change, Fleet, FleetConfigError, Full, Limits, Taken};
 use tidegate_core::{CostRate, CustomerId, Timestamp};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
 use tonic::Status;
@@ -44,6 +45,21 @@ enum Phase {
     Divides,
     /// Tasks are told, from this place on.
     Tells(usize),
+}
+
+/// Who says what customers may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    File,
+    /// The server above a zone's.
+    Above,
+}
+
+/// What a zone may hand out, as the server above has told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Provided {
+    pub(crate) default: Limits,
+    pub(crate) customers: BTreeMap<String, Limits>,
 }
 
 /// How many rounds there were.
@@ -78,6 +94,7 @@ pub(crate) struct Book {
     saves: bool,
     /// The leader is one of several.
     elected: bool,
+    source: Source,
     changes: Vec<Change>,
 }
 
@@ -114,6 +131,7 @@ impl Book {
             began: now + ahead,
             saves: false,
             elected: false,
+            source: Source::File,
             changes: Vec::new(),
         })
     }
@@ -123,10 +141,22 @@ impl Book {
         Self { elected, ..self }
     }
 
-    /// A task opened a stream.
+    /// A task opened a stream, where nobody has to prove who they are.
+    #[cfg(test)]
     pub(crate) fn open(
         &mut self,
         hello: &wire::Hello,
+        out: Out,
+        now: Timestamp,
+    ) -> Result<StreamId, Status> {
+        self.open_for(hello, &Reporter::default(), out, now)
+    }
+
+    /// A task opened a stream, and may.
+    pub(crate) fn open_for(
+        &mut self,
+        hello: &wire::Hello,
+        reporter: &Reporter,
         out: Out,
         now: Timestamp,
     ) -> Result<StreamId, Status> {
@@ -145,13 +175,9 @@ impl Book {
                 hello.epoch_seen, self.epoch
             )));
         }
-        let (name, weight, reign) = (&hello.task, hello.weight.max(1), hello.reign);
-        let known = self.fleet.reign(name);
-        if known > reign {
-            return Err(Status::failed_precondition(format!(
-                "{name:?} has another leader by now: that of election {known}, and this is {reign}"
-            )));
-        }
+        let weight = if reporter.alone { 1 } else { hello.weight.max(1) };
+        let (name, reign, speaker) = (&hello.task, hello.reign, reporter.speaker(hello.reign));
+        self.fleet.check_name(name, speaker).map_err(|taken| refuse(name, taken))?;
         let resumes = hello.resumes.map(task_id).filter(|id| self.fleet.is_named(*id, name));
         let resumed = resumes.filter(|id| self.fleet.resume(*id, now).is_ok());
         let resumed = resumed.or_else(|| self.fleet.succeed(name, reign, weight, now));
@@ -159,7 +185,7 @@ impl Book {
             Some(task) => task,
             None => self.fleet.join(name, weight, now).map_err(full)?,
         };
-        self.fleet.set_reign(task, reign);
+        self.fleet.set_speaker(task, speaker);
         let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
         let silence = self.service.fleet.silence;
         let next = ServerMessage {
@@ -285,16 +311,33 @@ impl Book {
         self.phase != Phase::Over
     }
 
+    /// Another file. Where limits come from above only the rest of it counts.
+    pub(crate) fn reload(&mut self, mut service: Service) {
+        if self.source == Source::Above {
+            service.default = self.service.default;
+            service.customers.clone_from(&self.service.customers);
+        }
+        self.limit(service);
+    }
+
+    /// The server above has told what this one may hand out; from now on that counts, and not the
+    /// file.
+    pub(crate) fn provide(&mut self, provided: Provided) {
+        self.source = Source::Above;
+        let Provided { default, customers } = provided;
+        self.limit(Service { default, customers, ..self.service.clone() });
+    }
+
     /// Other limits from now on.
-    pub(crate) fn reload(&mut self, service: Service) {
-        let mut gone = Vec::new();
+    fn limit(&mut self, service: Service) {
+        let mut gone = Gone::default();
         let mut changed = Vec::new();
         self.customers.retain(|name, id| {
             let stays = service.customers.contains_key(name);
             if !stays {
                 self.fleet.remove_customer(name);
                 self.history.end(name);
-                gone.push(id.0);
+                gone.insert(id.0);
             }
             stays
         });
@@ -317,7 +360,7 @@ impl Book {
         self.directory = None;
         let changed = write_directory(changed);
         self.streams.each(|stream| {
-            stream.retire(&gone);
+            stream.retire(&mut gone);
             stream.introduce(&changed);
         });
         self.service = service;
@@ -392,6 +435,17 @@ impl Book {
     fn announce(&self, name: &str, id: CustomerId) -> wire::Customer {
         let aside = write_limits(self.fleet.aside(id));
         wire::Customer { number: id.0, name: name.to_owned(), aside }
+    }
+}
+
+/// Somebody else has the name.
+fn refuse(name: &str, taken: Taken) -> Status {
+    match taken {
+        Taken::Another => Status::permission_denied(format!(
+            "{name:?}: {taken}, and the caller is another: show the same identity, or be one of \
+             `zones` in the server's file"
+        )),
+        _ => Status::failed_precondition(format!("{name:?}: {taken}")),
     }
 }
 

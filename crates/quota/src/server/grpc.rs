@@ -76,21 +76,22 @@ impl Quota for Answers {
             }
         }
         let pass = Pass::new(&self.inner.access, caller, &hello.service);
-        pass.report()?;
+        let stands = hello.reign > 0;
+        let reporter = pass.report(stands)?;
         let owner = self.inner.owner(&hello.service)?;
         let first = read(first)?;
         // After an election everybody resumes what another leader knows of.
         let leads = self.inner.seat.check().unwrap_or(0);
         let resumes = hello.resumes.is_some_and(|id| id.epoch == leads);
-        if !resumes && hello.reign == 0 {
+        if !resumes && !stands {
             owner.turn(self.inner.clock.now()).await?;
         }
-        let Opened { id, messages, out } = owner.open(hello).await?;
+        let Opened { id, messages, out } = owner.open(hello, reporter).await?;
         let haste = Haste::new(&owner, self.inner.clock.now());
         let (fence, seat) = (owner.fence.clone(), Arc::clone(&self.inner.seat));
         let clock = self.inner.clock.clone();
         let reader = tokio::spawn(async move {
-            let listener = Listener { owner, id, haste, pass };
+            let listener = Listener { owner, id, haste, pass, stands };
             let ended = listener.listen(first, said, || clock.now()).await;
             if let (Err(status), Some(out)) = (ended, out.upgrade()) {
                 // One that does not read does not learn why, either.
@@ -135,6 +136,8 @@ struct Listener {
     id: StreamId,
     haste: Haste,
     pass: Pass,
+    /// For other tasks.
+    stands: bool,
 }
 
 impl Listener {
@@ -161,7 +164,7 @@ impl Listener {
                 break Err(status);
             }
             if self.pass.is_stale()
-                && let Err(status) = self.pass.report()
+                && let Err(status) = self.pass.report(self.stands)
             {
                 break Err(status);
             }

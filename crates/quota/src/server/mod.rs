@@ -24,7 +24,7 @@ pub use reload::{Reload, ReloadError, follow};
 
 use crate::access::Access;
 use crate::client::zone::Zone;
-use crate::client::{Client, Prepared};
+use crate::client::{Client, Flags, Prepared};
 use crate::config::{Config, Own, Parent, Service};
 use crate::doorman::{self, grpc::Master, uplink::Above};
 use crate::election::fence::Fence;
@@ -37,7 +37,7 @@ use book::Book;
 use owner::Owner;
 use seat::{NotLeader, Seat};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::clock::Clock;
 use tidegate_core::Timestamp;
@@ -81,6 +81,8 @@ struct Running {
     own: Own,
     /// That which was won, and the fence of the reign.
     election: Option<(Election, Fence)>,
+    /// The process ends: whatever comes is only noted.
+    stopped: bool,
 }
 
 /// Why a server cannot start.
@@ -111,6 +113,9 @@ pub enum StartError {
     /// What it should remember cannot be written.
     #[error(transparent)]
     Election(#[from] ElectionError),
+    /// It was told to stop.
+    #[error("the server was stopped")]
+    Stopped,
 }
 
 impl Server {
@@ -169,7 +174,7 @@ impl Server {
             seat,
             owners: ArcSwap::default(),
             uplinks: Mutex::default(),
-            running: Running { services, own, election: None }.into(),
+            running: Running { services, own, election: None, stopped: false }.into(),
             refused: Mutex::new(None),
             trouble: Mutex::new(None),
         };
@@ -184,6 +189,9 @@ impl Server {
     ) -> Result<(), StartError> {
         let inner = &self.inner;
         let mut running = inner.running.lock().await;
+        if running.stopped {
+            return Err(StartError::Stopped);
+        }
         let epoch = election.epoch();
         let owners = own_all(&running.services, &election, &fence, &inner.clock)?;
         let parent = running.own.parent.as_ref();
@@ -202,7 +210,7 @@ impl Server {
         self.inner.seat.follow(leader);
         let mut running = self.inner.running.lock().await;
         if running.election.take().is_some() {
-            self.stop().await;
+            self.inner.end_all().await;
         }
     }
 
@@ -234,13 +242,14 @@ impl Server {
     }
 
     /// Ends all streams, for a process that ends: tasks go on with what they have, and look for
-    /// another server.
+    /// another server. Waits for a reload that is under way; what comes later begins nothing.
     pub async fn stop(&self) {
-        self.inner.desks().clear();
-        self.inner.uplinks().clear();
-        for owner in self.inner.owners.swap(Arc::default()).values() {
-            owner.stop().await;
+        if self.inner.seat.check().is_ok() {
+            self.inner.seat.follow(None);
         }
+        let mut running = self.inner.running.lock().await;
+        (running.election, running.stopped) = (None, true);
+        self.inner.end_all().await;
     }
 
     /// How things stand.
@@ -265,8 +274,7 @@ fn own_all(
 #[derive(Debug)]
 struct Uplink {
     client: Option<Client>,
-    /// The server above has told what the zone may use.
-    heard: Arc<AtomicBool>,
+    flags: Arc<Flags>,
     /// Tasks are let in from then on, whether it has or not.
     opens: Timestamp,
 }
@@ -274,7 +282,7 @@ struct Uplink {
 /// An [`Uplink`] of which nobody above has heard.
 struct Link {
     prepared: Prepared,
-    heard: Arc<AtomicBool>,
+    flags: Arc<Flags>,
     opens: Timestamp,
 }
 
@@ -296,8 +304,8 @@ impl Uplink {
     }
 
     fn begin_all(links: BTreeMap<String, Link>) -> BTreeMap<String, Self> {
-        let begin = |(name, Link { prepared, heard, opens })| {
-            (name, Self { client: Some(Prepared::begin(prepared)), heard, opens })
+        let begin = |(name, Link { prepared, flags, opens })| {
+            (name, Self { client: Some(Prepared::begin(prepared)), flags, opens })
         };
         links.into_iter().map(begin).collect()
     }
@@ -313,7 +321,7 @@ impl Uplink {
             service: name.to_owned(),
             source,
         };
-        let zone = Zone::new(name, (*owner.service).clone(), clock.clone());
+        let zone = Zone::new(name, &owner.service, clock.clone());
         let zone = zone.map_err(|error| wrong(error.into()))?;
         let mut client = Client::builder(&parent.servers).weight(parent.weight);
         if let Some(name) = &parent.name {
@@ -322,19 +330,24 @@ impl Uplink {
         if let Some(tls) = &parent.tls {
             client = client.tls(tls.clone());
         }
-        let heard = Arc::new(AtomicBool::new(false));
-        let prepared = client.stand_for(zone, owner.clone(), election.epoch(), Arc::clone(&heard));
+        let flags = Arc::<Flags>::default();
+        let prepared = client.stand_for(zone, owner.clone(), election.epoch(), Arc::clone(&flags));
         let prepared = prepared.map_err(|error| wrong(error.into()))?;
         // Whoever holds something of a leader before would be told to make do with what the file
         // says. After a lease it has nothing left of that.
         let learns = election.was_led(name);
         let lease = owner.service.fleet.silence.lease();
         let opens = if learns { clock.now() + lease } else { Timestamp::ZERO };
-        Ok(Link { prepared, heard, opens })
+        Ok(Link { prepared, flags, opens })
     }
 
     fn is_open(&self, now: Timestamp) -> bool {
-        self.heard.load(Ordering::Acquire) || now >= self.opens
+        self.flags.heard.load(Ordering::Acquire) || now >= self.opens
+    }
+
+    /// Nobody in the zone uses anything of it: the server above need not keep the place.
+    fn leave(&self) {
+        self.flags.leaves.store(true, Ordering::Release);
     }
 }
 
@@ -361,6 +374,15 @@ fn own(
 }
 
 impl Inner {
+    /// Ends everything that is led; for whoever holds `running`.
+    async fn end_all(&self) {
+        self.desks().clear();
+        self.uplinks().clear();
+        for owner in self.owners.swap(Arc::default()).values() {
+            owner.stop().await;
+        }
+    }
+
     /// The owner of a service of which somebody wants to know.
     pub(crate) fn known(&self, service: &str) -> Result<Owner, Status> {
         self.seat.check().map_err(|elsewhere: NotLeader| elsewhere.status())?;

@@ -9,8 +9,9 @@
 //! Before each order and each round it looks whether the reign still lasts. If not, nobody is heard
 //! or told anything, and all streams end; the book stays, in case the reign turns out to go on.
 
-use super::book::{Book, Rounds};
+use super::book::{Book, Provided, Rounds};
 use super::stream::{BACKLOG, Said, StreamId, Words};
+use crate::access::Reporter;
 use crate::config::Service;
 use crate::election::fence::Fence;
 use crate::envoy::costs::Costs;
@@ -37,10 +38,11 @@ pub(crate) struct Opened {
 }
 
 enum Order {
-    Open(wire::Hello, oneshot::Sender<Result<Opened, Status>>),
+    Open(wire::Hello, Reporter, oneshot::Sender<Result<Opened, Status>>),
     Hear(StreamId, Said),
     Close(StreamId),
     Reload(Box<Service>),
+    Provide(Provided),
     Stop,
     Status(oneshot::Sender<(wire::ServiceStatus, Rounds)>),
 }
@@ -93,9 +95,14 @@ impl Owner {
         Ok(())
     }
 
-    pub(crate) async fn open(&self, hello: wire::Hello) -> Result<Opened, Status> {
+    /// For somebody who may.
+    pub(crate) async fn open(
+        &self,
+        hello: wire::Hello,
+        reporter: Reporter,
+    ) -> Result<Opened, Status> {
         let (reply, answer) = oneshot::channel();
-        self.orders.send(Order::Open(hello, reply)).await.map_err(|_| gone())?;
+        self.orders.send(Order::Open(hello, reporter, reply)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -108,9 +115,18 @@ impl Owner {
         let _ = self.orders.send(Order::Close(of)).await;
     }
 
-    pub(crate) async fn reload(&self, service: Service) {
-        self.costs.name(service.customers.keys());
+    /// Another file. That of a zone names nobody once the server above was heard of.
+    pub(crate) async fn reload(&self, service: Service, of_a_zone: bool) {
+        if !of_a_zone {
+            self.costs.name(service.customers.keys());
+        }
         let _ = self.orders.send(Order::Reload(Box::new(service))).await;
+    }
+
+    /// Limits of the server above.
+    pub(crate) async fn provide(&self, provided: Provided) {
+        self.costs.name(provided.customers.keys());
+        let _ = self.orders.send(Order::Provide(provided)).await;
     }
 
     pub(crate) async fn stop(&self) {
@@ -191,10 +207,13 @@ impl Reign {
 
 fn obey(name: &str, book: &mut Book, order: Order, reign: &Reign) {
     match order {
-        Order::Open(hello, reply) => {
+        Order::Open(hello, reporter, reply) => {
             let (out, messages) = mpsc::channel(BACKLOG);
             let weak = out.downgrade();
-            let opened = reign.now().ok_or_else(gone).and_then(|now| book.open(&hello, out, now));
+            let opened = reign
+                .now()
+                .ok_or_else(gone)
+                .and_then(|now| book.open_for(&hello, &reporter, out, now));
             let _ = reply.send(opened.map(|id| Opened { id, messages, out: weak }));
         }
         Order::Hear(of, said) => match reign.now() {
@@ -203,6 +222,7 @@ fn obey(name: &str, book: &mut Book, order: Order, reign: &Reign) {
         },
         Order::Close(of) => book.close(of),
         Order::Reload(service) => book.reload(*service),
+        Order::Provide(provided) => book.provide(provided),
         // Whoever reads orders has ended by then.
         Order::Stop => {}
         Order::Status(reply) => {

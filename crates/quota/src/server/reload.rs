@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
+use tidegate_wire::proto::tidegate::quota::v1::{CustomerStatus, ServiceStatus};
 use tokio::sync::Notify;
 
 /// Why a configuration cannot take the place of another while the server runs.
@@ -73,8 +74,12 @@ impl Reload {
 impl Server {
     /// Other services, customers and limits. All of it or, on an error, nothing.
     pub async fn reload(&self, config: &Config) -> Result<(), ReloadError> {
+        let mut running = self.inner.running.lock().await;
+        self.reload_with(&mut running, config).await
+    }
+
+    async fn reload_with(&self, running: &mut Running, config: &Config) -> Result<(), ReloadError> {
         let inner = &self.inner;
-        let mut running = inner.running.lock().await;
         if running.own.tls != config.tls {
             return Err(ReloadError::Tls);
         }
@@ -107,11 +112,15 @@ impl Server {
         let owners: BTreeMap<_, _> = kept.chain(fresh).collect();
         for (name, owner) in before.iter() {
             match config.services.get(name) {
-                None => owner.stop().await,
+                None => {
+                    // What its tasks hold is in use until they have let go, wherever they are.
+                    if owner.status().await.is_some_and(|status| is_unused(&status)) {
+                        inner.uplinks().get(name).iter().for_each(|uplink| uplink.leave());
+                    }
+                    owner.stop().await;
+                }
                 Some(service) if running.services.get(name) == Some(service) => {}
-                // Its customers and limits come from above.
-                Some(_) if config.parent.is_some() => {}
-                Some(service) => owner.reload(service.clone()).await,
+                Some(service) => owner.reload(service.clone(), config.parent.is_some()).await,
             }
         }
         if config.parent.is_some() {
@@ -128,9 +137,9 @@ impl Server {
     }
 
     async fn reload_text(&self, file: &str, text: &str) -> Reload {
+        let mut running = self.inner.running.lock().await;
         let parsed = Config::parse(file, text);
         if let Ok(config) = &parsed {
-            let mut running = self.inner.running.lock().await;
             if running.own.election != config.election {
                 return Reload::Unfit(ReloadError::Election);
             }
@@ -138,7 +147,7 @@ impl Server {
                 return self.reload_own(&mut running, config);
             }
         }
-        self.reload_parsed(parsed).await
+        self.reload_parsed(&mut running, parsed).await
     }
 
     /// What is of this server only; its limits are in etcd.
@@ -157,14 +166,19 @@ impl Server {
 
     /// The same with what is not of one server only.
     pub(crate) async fn reload_limits(&self, file: &str, text: &str) -> Reload {
-        let own = self.inner.running.lock().await.own.clone();
-        self.reload_parsed(Config::parse_limits(file, text, &own)).await
+        let mut running = self.inner.running.lock().await;
+        let parsed = Config::parse_limits(file, text, &running.own);
+        self.reload_parsed(&mut running, parsed).await
     }
 
-    async fn reload_parsed(&self, parsed: Result<Config, Refused>) -> Reload {
+    async fn reload_parsed(
+        &self,
+        running: &mut Running,
+        parsed: Result<Config, Refused>,
+    ) -> Reload {
         match parsed {
             Err(refused) => Reload::Refused(refused),
-            Ok(config) => match self.reload(&config).await {
+            Ok(config) => match self.reload_with(running, &config).await {
                 Ok(()) => Reload::Done(Box::new(config)),
                 Err(error) => Reload::Unfit(error),
             },
@@ -189,6 +203,12 @@ impl Server {
     pub(crate) fn set_refused(&self, refused: Option<String>) {
         *self.inner.refused() = refused;
     }
+}
+
+/// Whether no task of a service may be using anything that it was granted.
+fn is_unused(status: &ServiceStatus) -> bool {
+    let idle = |customer: &CustomerStatus| customer.counted.iter().all(|rate| *rate == 0);
+    !status.learning && status.tasks == 0 && status.customers.iter().all(idle)
 }
 
 /// Follows the file at `path`, whose text is `text` at the start, for ever: looks every `period`
@@ -236,6 +256,8 @@ pub async fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::Election;
+    use crate::election::fence::Fence;
     use tidegate::clock::Clock;
 
     const LIMITS: &str = "\
@@ -255,6 +277,32 @@ quota:
     fn access(operator: &str, limits: &str) -> Access {
         let own = Own::of(&Config::parse("quota.yaml", &own(operator)).unwrap());
         Access::of(&Config::parse_limits("etcd:/q/config", limits, &own).unwrap())
+    }
+
+    /// A reload that is under way begins services; nothing may begin them after the end.
+    #[tokio::test]
+    async fn a_server_that_stops_waits_for_a_reload_and_then_leads_nothing() {
+        let text = |name: &str| format!("quota: {{ services: {{ {name}: {{ default: 1 }} }} }}");
+        let config = |name: &str| Config::parse("quota.yaml", &text(name)).unwrap();
+        let election = || Election::alone(None, std::time::SystemTime::now()).unwrap();
+        let server = Server::start(&config("search"), election(), Clock::monotonic()).unwrap();
+        assert!(server.epoch() > 0);
+        let reloading = server.inner.running.lock().await;
+        let stop = tokio::spawn({
+            let server = server.clone();
+            async move { server.stop().await }
+        });
+        while server.epoch() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!stop.is_finished());
+        drop(reloading);
+        stop.await.unwrap();
+        assert!(matches!(server.reload_text("quota.yaml", &text("ads")).await, Reload::Done(_)));
+        let led = server.lead(election(), Fence::never()).await;
+        assert!(matches!(led, Err(StartError::Stopped)), "{led:?}");
+        let status = server.status().await;
+        assert!(!status.leads && status.services.is_empty(), "{status:?}");
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use crate::message::{lines, write_directory, write_grant};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use core::ops::Range;
 use prost::Message as _;
+use std::collections::BTreeSet;
 use tidegate_core::Timestamp;
 use tidegate_core::fleet::{Change, Fleet, Generation, TaskId};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
@@ -43,6 +44,39 @@ pub(super) struct Telling {
     pub(super) saves: bool,
     /// Which round it is.
     pub(super) round: u64,
+}
+
+/// Customers that are gone, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    numbers: BTreeSet<u32>,
+    /// A directory that they were struck off, and what is left of it. All streams have the same
+    /// one to say, unless some have just begun.
+    struck: Option<(Bytes, Bytes)>,
+}
+
+impl Gone {
+    pub(super) fn insert(&mut self, number: u32) {
+        self.numbers.insert(number);
+    }
+
+    /// What is left of a directory.
+    fn strike(&mut self, directory: &Bytes) -> Bytes {
+        let is_same = |before: &Bytes| {
+            core::ptr::eq(before.as_ptr(), directory.as_ptr()) && before.len() == directory.len()
+        };
+        if let Some((before, after)) = &self.struck
+            && is_same(before)
+        {
+            return after.clone();
+        }
+        // It was written here.
+        let mut left = wire::Directory::decode(directory.clone()).unwrap_or_default().customers;
+        left.retain(|customer| !self.numbers.contains(&customer.number));
+        let after = write_directory(left);
+        self.struck = Some((directory.clone(), after.clone()));
+        after
+    }
 }
 
 #[derive(Debug)]
@@ -94,18 +128,14 @@ impl Stream {
 
     /// Some customers are gone. Whatever it was to be told of them is, too: a task strikes them off
     /// before it reads who is new.
-    pub(super) fn retire(&mut self, gone: &[u32]) {
-        if gone.is_empty() {
+    pub(super) fn retire(&mut self, gone: &mut Gone) {
+        if gone.numbers.is_empty() {
             return;
         }
         let next = self.next();
-        next.gone.extend(gone);
+        next.gone.extend(&gone.numbers);
         if !next.directory.is_empty() {
-            // It was written here.
-            let waiting = wire::Directory::decode(next.directory.clone()).unwrap_or_default();
-            let mut customers = waiting.customers;
-            customers.retain(|customer| !gone.contains(&customer.number));
-            next.directory = write_directory(customers);
+            next.directory = gone.strike(&next.directory);
         }
     }
 

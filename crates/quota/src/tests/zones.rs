@@ -3,7 +3,7 @@
 use super::world::{STEP, STEPS_PER_REPORT, STEPS_PER_ROUND, World, refused, served, service};
 use crate::client::member::{Member, Next};
 use crate::client::zone::Zone;
-use crate::server::book::{Book, Rounds};
+use crate::server::book::{Book, Provided, Rounds};
 use crate::server::grpc::read;
 use crate::server::stream::{StreamId, Words};
 use prost::Message as _;
@@ -22,6 +22,7 @@ struct Half {
     world: World,
     zone: Zone,
     member: Member,
+    told: Option<Provided>,
     stream: Option<(StreamId, mpsc::Receiver<Words>)>,
 }
 
@@ -43,10 +44,10 @@ impl Zones {
         let global = Book::new(service(GLOBAL), 1, false, clock.now()).unwrap();
         let halves = tasks.into_iter().enumerate().map(|(n, tasks)| {
             let world = World::on((clock.clone(), hand.clone()), LOCAL, tasks);
-            let zone = Zone::new("search", world.service.clone(), clock.clone()).unwrap();
+            let zone = Zone::new("search", &world.service, clock.clone()).unwrap();
             let member =
                 Member::for_others(zone.task().clone(), format!("zone-{n}"), tasks as u32, 1);
-            Half { world, zone, member, stream: None }
+            Half { world, zone, member, told: None, stream: None }
         });
         let halves = halves.collect();
         Self { clock, hand, global, halves, steps: 0, down: false, bad_max: 0.0 }
@@ -89,10 +90,9 @@ impl Zones {
     /// heard from the global server. Returns who was the zone at that one.
     fn elect(&mut self, n: usize, reign: u64) -> Member {
         let half = &mut self.halves[n];
-        half.world.service = service(LOCAL);
         half.world.elect(reign);
-        (half.world.down, half.stream) = (true, None);
-        half.zone = Zone::new("search", service(LOCAL), self.clock.clone()).unwrap();
+        (half.world.down, half.told, half.stream) = (true, None, None);
+        half.zone = Zone::new("search", &service(LOCAL), self.clock.clone()).unwrap();
         let task = half.zone.task().clone();
         let weight = half.world.peers.len() as u32;
         let member = Member::for_others(task, format!("zone-{n}"), weight, reign);
@@ -123,11 +123,11 @@ impl Zones {
     /// The zone's book has what the zone may, and cuts that have arrived are said.
     fn obey(&mut self, n: usize) {
         let half = &mut self.halves[n];
-        if let Some(service) = half.zone.service(&half.member)
-            && service != half.world.service
+        if let Some(provided) = half.zone.provided(&half.member)
+            && half.told.as_ref() != Some(&provided)
         {
-            half.world.service = service.clone();
-            half.world.book.reload(service);
+            half.told = Some(provided.clone());
+            half.world.book.provide(provided);
             half.world.down = false;
         }
         let status = half.world.book.status("search");
@@ -268,7 +268,7 @@ fn a_cut_of_a_zone_that_learns_is_obeyed() {
 #[test]
 fn a_grant_of_nobody_who_is_known_is_acknowledged_too() {
     let (clock, _hand) = Clock::manual();
-    let zone = Zone::new("search", service(LOCAL), clock).unwrap();
+    let zone = Zone::new("search", &service(LOCAL), clock).unwrap();
     let mut member = Member::for_others(zone.task().clone(), "zone".to_owned(), 1, 1);
     let _ = member.hello();
     let customer = |number, name: &str| wire::Customer {
@@ -306,7 +306,7 @@ fn a_grant_of_nobody_who_is_known_is_acknowledged_too() {
 fn a_zone_waits_for_those_it_cannot_reach_for_five_reports_of_the_global_server() {
     for every in [100_u32, 1_000, 10_000] {
         let (clock, hand) = Clock::manual();
-        let zone = Zone::new("search", service(LOCAL), clock).unwrap();
+        let zone = Zone::new("search", &service(LOCAL), clock).unwrap();
         let mut member = Member::for_others(zone.task().clone(), "zone".to_owned(), 1, 1);
         let _ = member.hello();
         let customers = vec![wire::Customer::default()];

@@ -10,12 +10,20 @@ use tidegate_wire::proto::etcdserverpb as wire;
 use tidegate_wire::proto::etcdserverpb::auth_client::AuthClient;
 use tonic::Code;
 
-const WITHIN: Duration = Duration::from_secs(5);
+/// Answers come when the disk has what was asked, which takes long on one that others use.
+const WITHIN: Duration = Duration::from_secs(60);
 
 /// Killed with the test.
 struct Process {
     child: Child,
     folder: PathBuf,
+}
+
+impl Process {
+    /// What it has said.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
 }
 
 impl Drop for Process {
@@ -83,7 +91,14 @@ async fn an_etcd_that_asks_for_certificates_and_users_is_shown_both() {
     let shown = || Some(authority.client("quota.example.org"));
 
     let etcd = Etcd::secured([&url], shown(), None).unwrap();
-    etcd.put("/q/a", "1", WITHIN).await.unwrap();
+    // It listens before it serves: until it has a leader nobody shakes hands, or it says no.
+    let mut patience = 100;
+    while let Err(error) = etcd.put("/q/a", "1", WITHIN).await {
+        patience -= 1;
+        let serves = !matches!(error, EtcdError::Silent { .. });
+        assert!(!serves && patience > 0, "{error}\n{}", process.log());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     assert_eq!(etcd.get("/q/a", WITHIN).await.unwrap().unwrap().value, b"1");
     // Who shows none, or believes somebody else, is not let in, and does not believe.
     let strangers = Authority::new();

@@ -11,6 +11,7 @@ use tidegate_core::fleet::Limits;
 use tidegate_core::{Cost, CostRate, Criticality};
 use tidegate_quota::{Config, Election, Server};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 /// Two services whose tasks report a hundred times as often as they would by default.
 pub(crate) const CONFIG: &str = "\
@@ -47,7 +48,11 @@ impl Served {
 
     /// The same with TLS.
     pub(crate) async fn secured(address: &str, router: axum::Router, tls: Option<Tls>) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
+        Self::on(TcpListener::bind(address).await.unwrap(), router, tls)
+    }
+
+    /// The same on a port that is open.
+    pub(crate) fn on(listener: TcpListener, router: axum::Router, tls: Option<Tls>) -> Self {
         let address = listener.local_addr().unwrap();
         let mut config = LifeConfig::default();
         (config.drain_delay, config.drain_max) = (Duration::ZERO, Duration::from_millis(200));
@@ -68,6 +73,40 @@ impl Served {
     pub(crate) async fn stop(mut self) {
         self.life.stop();
         self.running.take().unwrap().await.unwrap();
+    }
+}
+
+/// A port where nobody is at home yet: whoever calls is hung up on.
+pub(crate) struct Closed {
+    pub(crate) address: SocketAddr,
+    open: oneshot::Sender<()>,
+    listener: tokio::task::JoinHandle<TcpListener>,
+}
+
+impl Closed {
+    pub(crate) async fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (open, mut opened) = oneshot::channel();
+        let listener = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = &mut opened => return listener,
+                    call = listener.accept() => drop(call),
+                }
+            }
+        });
+        Self { address, open, listener }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// For somebody who will be there from now on.
+    pub(crate) async fn open(self) -> TcpListener {
+        let _ = self.open.send(());
+        self.listener.await.unwrap()
     }
 }
 

@@ -171,6 +171,40 @@ async fn a_task_reports_for_its_service_and_for_no_other() {
     }
 }
 
+/// The certificate of any task, and the number of an election that is later than all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_place_of_a_zone_is_not_for_whoever_may_report() {
+    let secured = secured().await;
+    let says = async |shows: &str, reign: u64| {
+        let mut client = QuotaClient::new(secured.channel(shows).await);
+        let (service, task) = ("search".to_owned(), "zone-a".to_owned());
+        let hello = Hello { service, task, reign, ..Hello::default() };
+        let hello = TaskMessage { hello: Some(hello), ..TaskMessage::default() };
+        let hello = futures_util::stream::iter([hello]);
+        let hello = futures_util::StreamExt::chain(hello, futures_util::stream::pending());
+        let mut told = client.report(hello).await?.into_inner();
+        told.message().await.map(|first| (first.unwrap().welcome.unwrap().task.unwrap(), told))
+    };
+    let (one, other) = ("spiffe://prod/ns/search/sa/zone", "spiffe://prod/ns/search/sa/zone-too");
+    let (place, _first) = says(one, 5).await.unwrap();
+    for reign in [0, 5, 6, u64::MAX] {
+        let refused = says(SEARCH, reign).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{reign}: {refused}");
+        assert!(refused.message().contains("`zones` in the server's file"), "{refused}");
+    }
+    let (same, _second) = says(one, 6).await.unwrap();
+    assert_eq!(same, place, "the zone's next leader has it");
+    // One certificate for each host: they have to be named.
+    assert_eq!(says(other, 7).await.unwrap_err().code(), Code::PermissionDenied);
+    let named = format!("zones: [{one}, {other}]\n      envoys");
+    secured.server.reload(&config(&CONFIG.replacen("envoys", &named, 1))).await.unwrap();
+    let (same, _third) = says(other, 7).await.unwrap();
+    assert_eq!(same, place);
+    // And then nobody else stands for others, by whatever name.
+    let refused = says(SEARCH, 8).await.unwrap_err();
+    assert!(refused.message().contains("may not stand for other tasks"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_taken_off_the_list_loses_its_stream() {
     let secured = secured().await;
@@ -284,6 +318,20 @@ async fn leases_belong_to_whoever_proved_who_they_are_not_to_a_name() {
     let mut task = CapacityClient::new(secured.channel(SEARCH).await);
     assert_eq!(get(&mut task, "db", 5.0).await.unwrap_err().code(), Code::PermissionDenied);
 
+    // One that is refused takes nothing from the others; if it is all there is, it is said why.
+    let mut both = wants("crawler-3", "own", 5.0);
+    both.resource.extend(wants("crawler-3", "mail", 7.0).resource);
+    let answer = mine.get_capacity(both).await.unwrap().into_inner().response;
+    let had = answer.iter().map(|r| (r.resource_id.as_str(), r.gets.capacity)).collect::<Vec<_>>();
+    assert_eq!(had, [("mail", 7.0)]);
+    let release = |names: &[&str]| lease::ReleaseCapacityRequest {
+        client_id: "crawler-3".to_owned(),
+        resource_id: names.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    assert!(mine.release_capacity(release(&["own"])).await.is_err());
+    mine.release_capacity(release(&["own", "mail"])).await.unwrap();
+    assert_eq!(get(&mut other, "mail", 1e6).await.unwrap(), 1_000.0, "it was released");
+
     // To ask for a thousand clients is for servers.
     let band = lease::PriorityBandAggregate { priority: 1, num_clients: 1_000, wants: 900.0 };
     let many = || lease::GetServerCapacityRequest {
@@ -298,6 +346,25 @@ async fn leases_belong_to_whoever_proved_who_they_are_not_to_a_name() {
     assert_eq!(denied.code(), Code::PermissionDenied);
     let mut zone = CapacityClient::new(secured.channel(ZONE).await);
     assert!(zone.get_server_capacity(many()).await.is_ok());
+
+    // Servers that are elected after each other are one by their name, whatever they show.
+    let mut next = CapacityClient::new(secured.channel(&format!("{ZONE}-2")).await);
+    let zones = CONFIG.replace(&format!("[{ZONE}]"), &format!("['{ZONE}', '{ZONE}-2']"));
+    assert_ne!(zones, CONFIG);
+    secured.server.reload(&config(&zones)).await.unwrap();
+    let has = async |zone: &mut CapacityClient<_>| {
+        let answer = zone.get_server_capacity(many()).await.unwrap().into_inner();
+        answer.response[0].gets.capacity
+    };
+    let release = |client: &str| lease::ReleaseCapacityRequest {
+        client_id: client.to_owned(),
+        resource_id: vec!["own".to_owned()],
+    };
+    other.release_capacity(release("crawler-1")).await.unwrap();
+    assert_eq!((has(&mut zone).await, has(&mut next).await), (10.0, 10.0));
+    assert_eq!(get(&mut other, "own", 5.0).await.unwrap(), 0.0);
+    next.release_capacity(release("zone")).await.unwrap();
+    assert_eq!(get(&mut other, "own", 5.0).await.unwrap(), 5.0);
 
     // And the client of this crate.
     let client = doorman::Client::builder([secured.url()]).id("crawler-2");

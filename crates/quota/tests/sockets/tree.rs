@@ -1,7 +1,7 @@
 //! Servers of Doorman below another one.
 
 use crate::leases::Follower;
-use crate::rig::{Served, config, until};
+use crate::rig::{Closed, Served, config, until};
 use core::time::Duration;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
@@ -144,8 +144,8 @@ async fn the_server_above_decides_what_is_not_known_and_nobody_gets_a_lease_of_n
         );
     }
     // There is nobody above.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (_server, served) = below(&format!("http://{nobody}"), "b").await;
+    let nobody = Closed::new().await;
+    let (_server, served) = below(&nobody.url(), "b").await;
     let mut client = connect(&served).await;
     let refused = get(&mut client, "db", None).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);

@@ -1,7 +1,6 @@
 //! A zone's server between its tasks and the global one.
 
-use crate::rig::{CONFIG, Served, ask, config, cpus, is_limited, task, until};
-use std::net::SocketAddr;
+use crate::rig::{CONFIG, Closed, Served, ask, config, cpus, is_limited, task, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,9 +43,13 @@ async fn tasks_of_a_zone_are_told_what_the_global_server_leaves_them() {
     assert_eq!(search.tasks, 1, "the zone is one task");
     let bad = search.customers.iter().find(|customer| customer.name == "bad").unwrap();
     assert!(bad.demand[2] > 0, "{bad:?}");
-    // Limits of the zone's own file change nothing while there is somebody above.
-    let other = local.replace("default: 0.01", "default: 9, customers: { mine: 9 }");
-    zone.reload(&config(&other)).await.unwrap();
+    // Limits of the zone's own file change nothing while there is somebody above; all else does.
+    let other = "default: 9, customers: { mine: 9 }, capacity: { cpu: 40, memory: 4KiB }";
+    zone.reload(&config(&local.replace("default: 0.01", other))).await.unwrap();
+    let search = zone.status().await.services.remove(0);
+    assert_eq!((search.capacity, search.memory), (40_000_000_000, 4_096));
+    let named = search.customers.iter().map(|customer| customer.name.as_str());
+    assert_eq!(named.collect::<Vec<_>>(), ["", "bad", "good"]);
     let refused = zone.reload(&config(&local.replace("zone-a", "zone-b"))).await;
     assert!(refused.unwrap_err().to_string().contains("restart"));
     // When the global server is gone, limits hold.
@@ -59,6 +62,48 @@ async fn tasks_of_a_zone_are_told_what_the_global_server_leaves_them() {
         assert!(held > cpus(1.6) && held <= cpus(2.0), "{held}");
     }
     client.leave();
+    zone.stop().await;
+}
+
+/// There is room for one task of each service above.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_a_zone_has_no_more_leaves_unless_its_tasks_hold_something() {
+    let services = |names: &[&str], more: &str| {
+        let service = |name: &&str| {
+            format!("    {name}: {{ default: 1, {more}reports: {{ every: 20ms, round: 5ms }} }}\n")
+        };
+        format!("  services:\n{}", names.iter().map(service).collect::<String>())
+    };
+    let text = services(&["idle", "used"], "sizes: { tasks: 1 }, ");
+    let (_global, above) = serve("global-3", &format!("quota:\n{text}")).await;
+    let parent = format!("quota:\n  parent: {{ servers: ['{}'], name: zone-a }}\n", above.url());
+    let text = services(&["idle", "other", "used"], "");
+    let (zone, served) = serve("zone-3", &format!("{parent}{text}")).await;
+    let used = task("used");
+    let _client = Client::builder([served.url()]).attach(&used).unwrap();
+    loop {
+        ask(&used, "somebody", 10);
+        let status = zone.status().await.services;
+        let counts = |service: &str| {
+            let found = status.iter().find(|found| found.service == service).unwrap();
+            found.customers.iter().any(|customer| customer.counted.iter().any(|rate| *rate > 0))
+        };
+        assert!(!counts("idle"));
+        if counts("used") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let tasks = ["idle", "used"].map(task);
+    let attach = |task| Client::builder([above.url()]).attach(task).unwrap();
+    let clients = [attach(&tasks[0]), attach(&tasks[1])];
+    let is_full = |client: &Client| {
+        client.state().trouble.is_some_and(|trouble| trouble.what.contains("1 tasks already"))
+    };
+    until("the zone has both places", || clients.iter().all(is_full)).await;
+    zone.reload(&config(&format!("{parent}{}", services(&["other"], "")))).await.unwrap();
+    until("one is free", || clients[0].state().server.is_some()).await;
+    until("the other is not", || is_full(&clients[1])).await;
     zone.stop().await;
 }
 
@@ -115,10 +160,10 @@ async fn a_reload_of_a_zone_that_fails_changes_nothing_and_is_heard_of_by_nobody
 }
 
 /// A server of the zone that leads by a later election than any before, and has to learn.
-async fn elected(address: SocketAddr, text: &str) -> (Server, Served) {
+async fn elected(port: Closed, text: &str) -> (Server, Served) {
     let election = Election::alone(None, SystemTime::now()).unwrap();
     let server = Server::start(&config(text), election, Clock::monotonic()).unwrap();
-    let served = Served::at(&address.to_string(), server.router()).await;
+    let served = Served::on(port.open().await, server.router(), None);
     (server, served)
 }
 
@@ -132,9 +177,9 @@ async fn another_server_of_a_zone_takes_the_place_of_the_first() {
     );
     let (first, served) = serve("zone-2", &local).await;
     // Where the next one will be; nobody is there yet.
-    let next = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let next = Closed::new().await;
     let task = task("search");
-    let client = Client::builder([served.url(), format!("http://{next}")]).attach(&task).unwrap();
+    let client = Client::builder([served.url(), next.url()]).attach(&task).unwrap();
     until("it has nearly all of a limit", || {
         ask(&task, "bad", 40);
         task.limits("bad").whole() > cpus(1.6) && is_limited(&task, "bad")

@@ -197,6 +197,27 @@ fn while_it_learns_clients_keep_what_they_have_for_as_long_as_they_have_it() {
     assert!(ask("a", &has(40.0, at(50)), at(20)).0 < 40.0);
 }
 
+/// What somebody claims counts against everyone else.
+#[test]
+fn nobody_has_more_than_there_is_from_above_whatever_it_says() {
+    for (kind, most) in [
+        (Kind::FairShare, 60.0),
+        (Kind::ProportionalShare, 60.0),
+        (Kind::Static, 60.0),
+        (Kind::NoAlgorithm, 1e12),
+    ] {
+        let mut resource = Resource::below(at(0), 10);
+        let mut provided = provision(60.0, at(60), Some(7.0));
+        provided.algorithm = Algorithm::from_above(draft(kind, 20));
+        let _ = resource.ask(at(0));
+        resource.hear(&provided, at(0));
+        let claims = Request::client(500.0, 1).with_has(Some(lease(1e12, at(50))));
+        assert_eq!(resource.decide("liar", &claims, at(1)).unwrap().capacity, most, "{kind}");
+        let said = resource.ask(at(2)).has.map(|has| has.capacity);
+        assert_eq!(said, Some(most), "{kind}: it goes no further up");
+    }
+}
+
 /// One server of two, and its two clients.
 #[derive(Debug, Clone)]
 enum Operation {

@@ -18,7 +18,7 @@ fn get(book: &mut Book, client: &str, wants: f64, moment: Moment) -> wire::Resou
         wire::ResourceRequest { resource_id: "db".to_owned(), priority: 1, has: None, wants };
     let request =
         wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
-    book.get(&request, &Caller::default(), moment).unwrap().response.remove(0)
+    book.get(&request, client, moment).unwrap().response.remove(0)
 }
 
 #[test]
@@ -51,11 +51,9 @@ fn what_old_clients_do_is_borne() {
     for wants in [f64::NAN, f64::INFINITY, -5.0] {
         assert!(get(&mut book, "odd", wants, START).gets.capacity.is_finite());
     }
-    let odd = wire::ReleaseCapacityRequest {
-        client_id: "odd".to_owned(),
-        resource_id: vec![String::new(), "nothing".to_owned(), "db".to_owned()],
-    };
-    book.release(&odd, &Caller::default());
+    for name in ["", "nothing", "db"] {
+        book.release(name, "odd");
+    }
     assert_eq!(get(&mut book, "a", 500.0, START).gets.capacity, 120.0);
     // A lease that has ended counts for nothing.
     assert_eq!(get(&mut book, "b", 500.0, at(1)).gets.capacity, 0.0);
@@ -69,7 +67,7 @@ fn what_old_clients_do_is_borne() {
         };
         let request =
             wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
-        let status = book.get(&request, &Caller::default(), START).unwrap_err();
+        let status = book.get(&request, client, START).unwrap_err();
         assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
     }
 }
@@ -89,7 +87,7 @@ fn a_new_master_lets_everyone_keep_what_it_has() {
             wire::ResourceRequest { resource_id: "db".to_owned(), priority: 1, has, wants: 500.0 };
         let request =
             wire::GetCapacityRequest { client_id: client.to_owned(), resource: vec![resource] };
-        book.get(&request, &Caller::default(), at(1)).unwrap().response[0].gets.capacity
+        book.get(&request, client, at(1)).unwrap().response[0].gets.capacity
     };
     assert_eq!(ask("a", Some((30, 70.0))), 70.0);
     assert_eq!(ask("expired", Some((-1, 70.0))), 0.0);
@@ -108,7 +106,7 @@ fn a_server_of_the_tree_asks_for_its_clients() {
             server_id: server.to_owned(),
             resource: vec![resource],
         };
-        book.get_for_server(&request, &Caller::default(), START).unwrap().response.remove(0)
+        book.get_for_server(&request, server, START).unwrap().response.remove(0)
     };
     let mut granted = Vec::new();
     for _ in 0..3 {
@@ -137,7 +135,7 @@ fn templates_change_and_go_while_it_runs() {
             ..Default::default()
         }],
     };
-    let status = book.get(&request, &Caller::default(), START).unwrap_err();
+    let status = book.get(&request, "a", START).unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unimplemented);
 }
 
@@ -213,11 +211,7 @@ fn what_nobody_wants_is_given_back_and_what_makes_no_sense_is_borne() {
     answer.response[0].gets = wire::Lease { expiry_time: 0, refresh_interval: -1, capacity: 9.0 };
     book.hear(&asks, &answer, at(1));
     assert_eq!(get(&mut book, "a", 500.0, at(1)).gets.capacity, 4.5, "half of what has ended");
-    let release = wire::ReleaseCapacityRequest {
-        client_id: "a".to_owned(),
-        resource_id: vec!["db".to_owned()],
-    };
-    book.release(&release, &Caller::default());
+    book.release("db", "a");
     let asks = book.asks(at(100));
     assert_eq!((asks.gone.as_slice(), asks.resources.len()), (&["db".to_owned()][..], 0));
     assert_eq!(book.next_ask(), None);
@@ -236,7 +230,27 @@ fn a_resource_that_is_refused_is_left_out_of_the_answer_to_a_server() {
             server_id: "below".to_owned(),
             resource: resource.collect(),
         };
-        let answer = book.get_for_server(&request, &Caller::default(), START)?;
+        let answer = book.get_for_server(&request, "below", START)?;
+        Ok::<_, Status>(answer.response.into_iter().map(|r| r.resource_id).collect::<Vec<_>>())
+    };
+    let long = "x".repeat(NAME_MAX + 1);
+    assert_eq!(ask(&["a", &long, "b"]).unwrap(), ["a", "b"]);
+    assert_eq!(ask(&[]).unwrap(), [""; 0]);
+    assert_eq!(ask(&[&long, ""]).unwrap_err().code(), tonic::Code::InvalidArgument);
+}
+
+#[test]
+fn a_resource_that_is_refused_is_left_out_of_the_answer_to_a_client() {
+    let mut book = Book::new(Some(templates(Kind::FairShare)), START.now);
+    let mut ask = |names: &[&str]| {
+        let resource = names.iter().map(|name| wire::ResourceRequest {
+            resource_id: (*name).to_owned(),
+            priority: 1,
+            has: None,
+            wants: 5.0,
+        });
+        let (client_id, resource) = ("a".to_owned(), resource.collect());
+        let answer = book.get(&wire::GetCapacityRequest { client_id, resource }, "a", START)?;
         Ok::<_, Status>(answer.response.into_iter().map(|r| r.resource_id).collect::<Vec<_>>())
     };
     let long = "x".repeat(NAME_MAX + 1);
@@ -257,7 +271,7 @@ fn those_that_have_waited_longest_are_asked_for_first() {
     });
     let request =
         wire::GetCapacityRequest { client_id: "a".to_owned(), resource: resource.collect() };
-    book.get(&request, &Caller::default(), START).unwrap();
+    book.get(&request, "a", START).unwrap();
     assert_eq!(book.asks(START).resources.len(), ASKS_MAX);
     // Nothing of these was answered, and they are due again.
     let asked = book.asks(at(10)).resources;

@@ -4,7 +4,7 @@ use crate::message::{grants, write_usages};
 use crate::server::grpc::read;
 use crate::server::stream::{BACKLOG, Words};
 use prost::Message as _;
-use tidegate_core::fleet::{Limits, Usage};
+use tidegate_core::fleet::Usage;
 use tokio::sync::mpsc::{self, Receiver};
 
 const T0: Timestamp = Timestamp::from_secs(1);
@@ -285,6 +285,63 @@ fn a_customer_that_is_changed_and_then_removed_within_a_round_is_gone() {
     assert_eq!(message.gone, [1]);
     let named: Vec<_> = customers(&message).into_iter().map(|c| (c.name, c.number)).collect();
     assert_eq!(named, [("b".to_owned(), 2), ("c".to_owned(), 1)], "it has the place");
+}
+
+/// Thousands of streams and of customers: what is the same for all is worked out once.
+#[test]
+fn customers_that_are_gone_are_struck_off_once_for_all_streams() {
+    let mut book = book("{ default: 1, customers: { a: 64, b: 64, c: 64 } }");
+    let mut inboxes = ["t", "u"].map(|task| open(&mut book, task).1);
+    for inbox in &mut inboxes {
+        let _ = last(inbox);
+    }
+    let mut service = book.service.clone();
+    for limits in service.customers.values_mut() {
+        *limits = Limits::total(CostRate::from_cpus(32.0).unwrap());
+    }
+    book.reload(service.clone());
+    service.customers.remove("b");
+    book.reload(service);
+    book.tick(T0, 0);
+    let [first, second] = inboxes.map(|mut inbox| last(&mut inbox).unwrap().unwrap());
+    let named: Vec<_> = customers(&first).into_iter().map(|c| c.name).collect();
+    assert_eq!((named, &first.gone), (vec!["a".to_owned(), "c".to_owned()], &vec![2]));
+    assert_eq!((&second.directory, &second.gone), (&first.directory, &first.gone));
+    assert_eq!(second.directory.as_ptr(), first.directory.as_ptr());
+}
+
+/// A zone's file has limits for as long as nobody above has told others. What it says of capacity
+/// and memory always counts.
+#[test]
+fn limits_from_above_stay_when_the_file_changes_and_the_rest_of_it_counts() {
+    let service = |lines: &str| {
+        let text = format!("quota:\n  services:\n    search: {lines}\n");
+        Config::parse("test.yaml", &text).unwrap().services.remove("search").unwrap()
+    };
+    let shown = |book: &Book| {
+        let status = book.status("search");
+        let shown = status
+            .customers
+            .into_iter()
+            .map(|customer| (customer.name, customer.limits[3] / 1_000_000_000, customer.memory));
+        (status.capacity / 1_000_000_000, status.memory, shown.collect::<Vec<_>>())
+    };
+    let named = |name: &str, cpus, memory| (name.to_owned(), cpus, memory);
+    let mut book = book("{ default: 1 }");
+    book.reload(service("{ default: 2, customers: { own: 3 } }"));
+    assert_eq!(shown(&book), (0, 0, vec![named("", 2, 0), named("own", 3, 0)]));
+    let cpus = |cpus: f64| Limits::total(CostRate::from_cpus(cpus).unwrap());
+    let customers = BTreeMap::from([("a".to_owned(), cpus(5.0))]);
+    book.provide(Provided { default: cpus(4.0), customers: customers.clone() });
+    assert_eq!(shown(&book), (0, 0, vec![named("", 4, 0), named("a", 5, 0)]));
+    book.reload(service(
+        "{ capacity: { cpu: 40, memory: 4KiB }, default: { cpu: 9, memory: 1KiB }, customers: { \
+         own: 9, a: { cpu: 9, memory: 2KiB } } }",
+    ));
+    assert_eq!(shown(&book), (40, 4_096, vec![named("", 4, 1_024), named("a", 5, 2_048)]));
+    // And what is told later takes nothing of that back.
+    book.provide(Provided { default: cpus(6.0), customers });
+    assert_eq!(shown(&book), (40, 4_096, vec![named("", 6, 1_024), named("a", 5, 2_048)]));
 }
 
 /// A busy leader tells a task once for each of its reports.

@@ -261,13 +261,48 @@ fn settle(fleet: &mut Fleet, customer: CustomerId, tasks: [&mut Honest; 2], from
     }
 }
 
+/// A certificate of any task of the service, and a number that is larger.
+#[test]
+fn the_place_of_a_zone_is_for_whoever_had_it_and_for_those_who_are_named() {
+    let (mut fleet, _, now) = fleet(10.0);
+    let zone = fleet.join("zone", 1, now).unwrap();
+    let task = fleet.join("task", 1, now).unwrap();
+    let speaker = |reign, who, named| Speaker { reign, identity: Some(who), named };
+    fleet.set_speaker(zone, speaker(5, "zone-server", false));
+    fleet.set_speaker(task, speaker(0, "server", false));
+    let later = Err(Taken::Later { known: 5, found: 4 });
+    for (name, speaker, expected) in [
+        ("zone", speaker(6, "zone-server", false), Ok(())),
+        ("zone", speaker(5, "zone-server", false), Ok(())),
+        ("zone", speaker(4, "zone-server", false), later),
+        ("zone", speaker(6, "server", false), Err(Taken::Another)),
+        ("zone", speaker(u64::MAX, "server", false), Err(Taken::Another)),
+        ("zone", speaker(5, "server", false), Err(Taken::Another)),
+        ("zone", speaker(0, "server", false), Err(Taken::Another)),
+        ("zone", Speaker { reign: 6, ..Speaker::default() }, Err(Taken::Another)),
+        ("zone", speaker(6, "another-server", true), Ok(())),
+        ("zone", speaker(4, "another-server", true), later),
+        // Tasks are not kept apart, and nobody has to prove anything for a name that is free.
+        ("task", speaker(0, "another", false), Ok(())),
+        ("free", speaker(1, "another", false), Ok(())),
+    ] {
+        assert_eq!(fleet.check_name(name, speaker), expected, "{name} {speaker:?}");
+    }
+    // Who is named takes it, and then it is theirs.
+    assert_eq!(fleet.succeed("zone", 6, 1, now), Some(zone));
+    fleet.set_speaker(zone, speaker(6, "another-server", true));
+    let before = fleet.check_name("zone", speaker(7, "zone-server", false));
+    assert_eq!(before, Err(Taken::Another));
+}
+
 #[test]
 fn a_later_leader_of_a_zone_takes_the_place_of_the_one_before() {
     // By the election before there is a cut until the lease ends, as for any process.
     for (reign, keeps) in [(6, true), (5, false), (0, false)] {
         let (mut fleet, customer, now) = fleet(10.0);
         let mut zone = Honest::join(&mut fleet, "zone", 1, now);
-        fleet.set_reign(zone.id, 5);
+        let speaker = |reign| Speaker { reign, ..Speaker::default() };
+        fleet.set_speaker(zone.id, speaker(5));
         let mut other = Honest::join(&mut fleet, "other", 1, now);
         settle(&mut fleet, customer, [&mut zone, &mut other], now);
         let had = zone.has.whole();
@@ -277,7 +312,10 @@ fn a_later_leader_of_a_zone_takes_the_place_of_the_one_before() {
         assert_eq!(fleet.succeed("other", 9, 1, now), None, "who stands for itself has no place");
         let place = fleet.succeed("zone", reign, 1, now);
         assert_eq!(place, keeps.then_some(zone.id), "{reign}");
-        assert_eq!(fleet.reign("zone"), if keeps { 6 } else { 5 });
+        let known = if keeps { 6 } else { 5 };
+        let later = Taken::Later { known, found: known - 1 };
+        assert_eq!(fleet.check_name("zone", speaker(known - 1)), Err(later));
+        assert_eq!(fleet.check_name("zone", speaker(known)), Ok(()));
         let id = place.unwrap_or_else(|| fleet.join("zone", 1, now).unwrap());
         let mut later = Honest { id, acked: None, has: Limits::ZERO };
         let mut changes = Vec::new();
