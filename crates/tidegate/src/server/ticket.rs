@@ -45,6 +45,7 @@ pub enum Admission {
 /// A request that was let in and is not done.
 #[derive(Debug)]
 #[must_use = "the request counts as done when its ticket is dropped"]
+#[expect(clippy::struct_excessive_bools, reason = "each is found out at a moment of its own")]
 pub struct Ticket {
     task: Task,
     /// Gone once it was given back.
