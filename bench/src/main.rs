@@ -67,7 +67,7 @@ enum Command {
     ProxyCrowd(proxy::crowd::Options),
     /// New connections in `proxy`.
     #[command(hide = true)]
-    ProxyStorm(proxy::surge::StormOptions),
+    ProxyStorm(proxy::storm::StormOptions),
     /// The proxy of `proxy`.
     #[command(hide = true)]
     ProxyServer(proxy::ServerOptions),
@@ -94,7 +94,7 @@ fn main() -> Outcome {
         Command::OverloadServer(options) => overload::server::serve(&options)?,
         Command::Proxy(options) => proxy::run(&options)?,
         Command::ProxyCrowd(options) => proxy::crowd::run(&options)?,
-        Command::ProxyStorm(options) => proxy::surge::storm(&options)?,
+        Command::ProxyStorm(options) => proxy::storm::storm(&options)?,
         Command::ProxyServer(options) => proxy::serve(&options)?,
         Command::Quota(options) => quota::run(&options)?,
         Command::QuotaServer(options) => quota::serve(&options)?,

@@ -22,6 +22,7 @@ mod counts;
 pub(crate) mod crowd;
 mod files;
 mod idle;
+pub(crate) mod storm;
 pub(crate) mod surge;
 
 use crate::Outcome;
@@ -140,7 +141,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         return idle::run(options.crowd, options.json);
     }
     if options.connections {
-        return surge::connections(options.rounds, options.seconds.max(5), options.json);
+        return storm::connections(options.rounds, options.seconds, options.json);
     }
     if options.batch {
         return surge::batch(options.crowd, options.json);

@@ -413,3 +413,21 @@ fn a_service_manager_is_told_who_serves() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert!(proxy.child.wait().unwrap().success());
 }
+
+/// It would warm up for an hour.
+#[test]
+fn nobody_who_is_impatient_waits_for_a_successor_that_nobody_needs() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let files = Files::new("impatient", upstream.local_addr().unwrap());
+    files.write("workers: 1\n");
+    let mut proxy = Proxy::start(&files.config(), &files.socket());
+    proxy.said("dashboard at");
+    files.write("workers: 2\nprewarm: { paths: [/], limit: 3600s }\n");
+    proxy.signal(rustix::process::Signal::HUP);
+    // The program is asked, and does not answer.
+    let (_asked, _) = upstream.accept().unwrap();
+    proxy.signal(rustix::process::Signal::INT);
+    proxy.said("leaving");
+    proxy.signal(rustix::process::Signal::INT);
+    assert_eq!(proxy.ended(), 0);
+}

@@ -27,6 +27,7 @@ mod exchange;
 pub mod handover;
 pub mod hop;
 mod inbound;
+mod muster;
 pub mod outbound;
 mod own;
 pub mod pool;

@@ -6,8 +6,9 @@
 //!   '----- the admin page
 //! ```
 //!
-//! All is bound before anything is served: a port that is taken is an error at the start. A worker
-//! that cannot go on takes the others with it, as half a proxy would only look like one.
+//! All is bound before anything is served: a port that is taken is an error at the start. Workers
+//! wait for each other before the first connection is taken (`muster`), and one that cannot go on
+//! takes the others with it, as half a proxy would only look like one.
 //!
 //! A proxy may be started while another runs, in this process or another, and listen at the same
 //! sockets (`sockets`, `handover`); that one then ends as a lame duck would, but for saying so.
@@ -16,6 +17,7 @@ use crate::batch;
 use crate::config::{Config, Role, dump};
 use crate::edge::{Bare, Edge, Make, Meet};
 use crate::inbound::{self, Inbound};
+use crate::muster::Muster;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::own::Own;
 use crate::pool::Pool;
@@ -428,17 +430,22 @@ where
     S::Future: Send,
     B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
 {
+    let doors: Vec<Doors<M>> = doors.collect();
+    let muster = Muster::of(doors.len());
     let spawn = |(number, doors): (usize, Doors<M>)| {
-        let setting = setting.clone();
+        let (setting, muster) = (setting.clone(), muster.clone());
         let thread = std::thread::Builder::new().name(format!("tidegate-{number}"));
         Ok(thread.spawn(move || {
             WORKER.set(number);
             // However this one ends, the others end with it.
             let _end = End(setting.life.clone());
-            setting.serve(doors)
+            setting.serve(doors, &muster)
         })?)
     };
-    doors.enumerate().map(spawn).collect()
+    // Those that wait for one that cannot even be started wait no longer.
+    doors.into_iter().enumerate().map(spawn).collect::<Result<_, _>>().inspect_err(|_| {
+        setting.life.stop();
+    })
 }
 
 /// Ends the others when it is dropped.
@@ -447,11 +454,13 @@ pub(crate) struct End(pub(crate) Life);
 impl Drop for End {
     fn drop(&mut self) {
         self.0.stop();
+        // If nobody has begun to serve, there is nobody to wait for either.
+        drop(self.0.hold());
     }
 }
 
 impl Setting {
-    fn serve<M, S, B>(&self, doors: Doors<M>) -> Result<(), ProxyError>
+    fn serve<M, S, B>(&self, doors: Doors<M>, muster: &Muster) -> Result<(), ProxyError>
     where
         M: Service<Peer, Response = S, Error = Infallible> + Clone + Send + 'static,
         M::Future: Send,
@@ -463,8 +472,13 @@ impl Setting {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let executor = Executor::uncounted(self.clock.clone());
-            try_join_all(doors.into_iter().map(|(ears, make)| async {
-                let mut server = serve::serve(ears.open()?, make)
+            let open = doors.into_iter().map(|(ears, make)| Ok((ears.open()?, make)));
+            let open = open.collect::<Result<Vec<_>, ProxyError>>()?;
+            if !muster.all(&self.life).await {
+                return Ok(());
+            }
+            try_join_all(open.into_iter().map(|(ears, make)| async {
+                let mut server = serve::serve(ears, make)
                     .life(self.life.clone())
                     .clock(self.clock.clone())
                     .executor(executor.clone())
@@ -488,3 +502,6 @@ impl Setting {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

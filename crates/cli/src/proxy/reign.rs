@@ -9,12 +9,14 @@
 //!
 //! If the end comes while the second starts, it is not needed any more. But it has sockets already,
 //! at which connections wait for it, and takes them when it comes up: so it leaves as the first
-//! does, and is waited for as well.
+//! does, and is waited for as well; unless somebody has no patience (ctrl-c), who is not to wait
+//! for half a minute of warming up.
 
 use tidegate::Criticality;
 use tidegate::life::Phase;
 use tidegate_proxy::config::Role;
 use tidegate_proxy::{Incumbent, Legacy, Proxy, ProxyError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 /// A proxy that starts.
@@ -23,8 +25,8 @@ type Starting = oneshot::Receiver<Result<Proxy, ProxyError>>;
 pub(super) struct Reign {
     proxy: Proxy,
     retired: Vec<Proxy>,
-    /// One that was to succeed when the end came.
-    unwanted: Option<Starting>,
+    /// One that was to succeed when the end came, and who is heard from then on.
+    unwanted: Option<(Starting, Option<Signal>)>,
     incumbent: watch::Sender<Incumbent>,
     /// What those did that are over: handed on, and not finished.
     done: (u64, u64),
@@ -60,7 +62,8 @@ impl Reign {
         let proxy = tokio::select! {
             biased;
             _ = self.proxy.life().reached(Phase::LameDuck) => {
-                self.unwanted = Some(starting);
+                // The ctrl-c that it may have come by is not heard again.
+                self.unwanted = Some((starting, signal(SignalKind::interrupt()).ok()));
                 return Ok(false);
             }
             // Its sender says something before it goes.
@@ -79,7 +82,7 @@ impl Reign {
             return Ok(false);
         }
         if phase != Phase::Serving {
-            // None of its threads could begin, and the one before goes on.
+            // Not all of its threads could begin, and the one before goes on.
             let why = proxy.join().err();
             let ended = || std::io::Error::other("it ended as soon as it was there").into();
             return Err(why.unwrap_or_else(ended));
@@ -101,11 +104,14 @@ impl Reign {
 
     /// Returns when all have finished.
     pub(super) async fn over(&mut self) {
-        if let Some(starting) = self.unwanted.take()
-            && let Ok(Ok(proxy)) = starting.await
-        {
-            // Its delay begins only now, as connections may have waited for it to come up.
-            self.leave_with(proxy);
+        if let Some((starting, mut impatience)) = self.unwanted.take() {
+            tokio::select! {
+                started = starting => if let Ok(Ok(proxy)) = started {
+                    // Its delay begins only now, as connections may have waited for it to come up.
+                    self.leave_with(proxy);
+                },
+                () = super::next(&mut impatience) => {}
+            }
         }
         for proxy in self.retired.iter().chain([&self.proxy]) {
             proxy.life().reached(Phase::Gone).await;

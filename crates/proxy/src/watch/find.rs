@@ -1,12 +1,22 @@
 //! Who listens there.
+//!
+//! It is looked up again and again beside the threads that serve, so it must not cost more where
+//! there is more traffic. The kernel lists all sockets in one file, a hundred thousand of them
+//! after a storm of connections, and to read all of these takes a few tenths of a second of a CPU
+//! that requests wait for. But those that listen come first: what is after them is not read. And
+//! our own files, one for each connection, are looked through only if nobody else has the socket.
 
 use crate::pool::Upstream;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 /// The state of a socket that listens, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
+
+/// What is read of it at once. The kernel makes as many lines as fit.
+const PIECE: usize = 4096;
 
 /// What is nobody to watch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,23 +41,25 @@ pub fn find(upstream: &Upstream) -> Vec<u32> {
 fn tcp_sockets(address: SocketAddr) -> BTreeSet<u64> {
     let mut sockets = BTreeSet::new();
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        sockets.extend(listening(&text, address));
+        if let Ok(file) = std::fs::File::open(file) {
+            sockets.extend(listening(BufReader::with_capacity(PIECE, file), address));
+        }
     }
     sockets
 }
 
-/// The numbers of the sockets in `text` that listen at `address`.
-fn listening(text: &str, address: SocketAddr) -> Vec<u64> {
+/// The numbers of the sockets in `text` that listen at `address`. Reads to the first that does not
+/// listen at all.
+fn listening(text: impl BufRead, address: SocketAddr) -> Vec<u64> {
     let socket = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (local, state) = (fields.get(1)?, fields.get(3)?);
-        let (ip, port) = parse_address(local)?;
+        let (ip, port) = parse_address(fields.get(1)?)?;
         let there = ip == address.ip() || ip.is_unspecified() || mapped(ip) == address.ip();
-        let fits = *state == LISTENS && port == address.port() && there;
-        fits.then(|| fields.get(9)?.parse().ok())?
+        (port == address.port() && there).then(|| fields.get(9)?.parse().ok())?
     };
-    text.lines().skip(1).filter_map(socket).collect()
+    let listens = |line: &String| line.split_ascii_whitespace().nth(3) == Some(LISTENS);
+    let lines = text.lines().map_while(Result::ok).skip(1).take_while(listens);
+    lines.filter_map(|line| socket(&line)).collect()
 }
 
 fn mapped(ip: IpAddr) -> IpAddr {
@@ -93,7 +105,10 @@ fn holders(sockets: &BTreeSet<u64>) -> Vec<u32> {
             link.and_then(|link| link.to_str().map(|link| links.contains(link))).unwrap_or(false)
         })
     };
-    processes().into_iter().filter(holds).collect()
+    let own = std::process::id();
+    let others: Vec<u32> =
+        processes().into_iter().filter(|pid| *pid != own && holds(pid)).collect();
+    if others.is_empty() && holds(&own) { vec![own] } else { others }
 }
 
 fn processes() -> Vec<u32> {
@@ -152,6 +167,22 @@ mod tests {
         format!("{HEAD}{}\n   x: nonsense\n", lines.concat())
     }
 
+    /// Says so if somebody reads on.
+    struct Endless;
+
+    impl std::io::Read for Endless {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            panic!("it reads on after those that listen");
+        }
+    }
+
+    #[test]
+    fn what_comes_after_those_that_listen_is_not_read() {
+        let text = std::io::Read::chain(tcp().into_bytes().leak() as &[u8], Endless);
+        let address = "127.0.0.1:8081".parse().unwrap();
+        assert_eq!(listening(BufReader::new(text), address), [4712]);
+    }
+
     fn tcp6() -> String {
         let any = format!("{}:1F92", "0".repeat(32));
         let local = "00000000000000000000000001000000:1F93";
@@ -171,7 +202,7 @@ mod tests {
             (tcp6.as_str(), "127.0.0.1:8083", vec![]),
             ("", "127.0.0.1:8083", vec![]),
         ] {
-            assert_eq!(listening(text, address.parse().unwrap()), sockets, "{address}");
+            assert_eq!(listening(text.as_bytes(), address.parse().unwrap()), sockets, "{address}");
         }
     }
 

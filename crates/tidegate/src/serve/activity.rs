@@ -50,6 +50,11 @@ impl Activity {
         self.owed.fetch_sub(1, Relaxed);
     }
 
+    /// Whether there is a request, or an answer that the peer has yet to take.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed) > 0 || self.held_up.load(Relaxed) || self.is_owing()
+    }
+
     /// Whether answers that were given have yet to go out.
     pub(super) fn is_owing(&self) -> bool {
         self.owed.load(Relaxed) > 0

@@ -21,6 +21,11 @@
 //! the end is told, and then it is not told; or it waits in the socket. A head of which only a part
 //! has come rests as that part.
 //!
+//! **The end of an idle connection.** hyper drops what has come of a next request when it is asked
+//! to end between two of them. So it is not asked: it rests, and of what it gives back one sees
+//! whether there is somebody to wait for. If there is, a new connection of hyper gets it, and that
+//! one waits for its first request, asked to end or not.
+//!
 //! HTTP/2 stays what it is: its end would have to be said, and its tables are shared with the peer.
 
 use super::connection::Shared;
@@ -58,7 +63,8 @@ pub(super) struct Protocol<'a, I, S: HttpService<Incoming>> {
     state: State<I, S>,
     /// It was asked to end.
     ending: bool,
-    /// hyper is to be told so once it has read what came of a request: without, it would end.
+    /// hyper is to be told so after it was polled: without having read what came of a request it
+    /// would end.
     tell_end: bool,
 }
 
@@ -100,10 +106,7 @@ where
     pub(super) fn graceful_shutdown(&mut self) {
         self.ending = true;
         match &mut self.state {
-            State::Http1(connection) => {
-                self.shared.rest.never();
-                Pin::new(&mut **connection).graceful_shutdown();
-            }
+            State::Http1(_) => self.tell_end = true,
             State::Http2(connection) => connection.as_mut().graceful_shutdown(),
             state => {
                 if let State::Resting { transport, service, came } = replace(state, State::Over) {
@@ -111,6 +114,25 @@ where
                 }
             }
         }
+    }
+
+    /// hyper's HTTP/1 has nothing to do for now, and was asked to end. Whether it has to be polled
+    /// again.
+    fn tell_end(&mut self) -> bool {
+        let State::Http1(connection) = &mut self.state else { return false };
+        if !replace(&mut self.tell_end, false) {
+            return false;
+        }
+        let shared = &self.shared;
+        let between = !shared.activity.is_busy() && !shared.given_up.load(Relaxed);
+        // If it does not even read when it is asked to, it has something to do after all.
+        if between && shared.rest.tire() {
+            self.tell_end = true;
+        } else {
+            shared.rest.never();
+            Pin::new(&mut **connection).graceful_shutdown();
+        }
+        true
     }
 
     /// There is nothing but its transport, and it was asked to end.
@@ -193,11 +215,10 @@ where
             match &mut this.state {
                 State::Http1(connection) => {
                     if Pin::new(&mut **connection).poll(context).is_pending() {
-                        if !replace(&mut this.tell_end, false) {
-                            return Poll::Pending;
+                        if this.tell_end() {
+                            continue;
                         }
-                        Pin::new(&mut **connection).graceful_shutdown();
-                        continue;
+                        return Poll::Pending;
                     }
                     let state = replace(&mut this.state, State::Over);
                     if let State::Http1(connection) = state {

@@ -42,6 +42,17 @@ impl Rest {
         .await;
     }
 
+    /// Has it rest if there is nothing to read when it looks next; whoever calls this polls it.
+    /// Returns whether there is any use in that: not if the last such wish was not looked at, nor
+    /// if it does not rest any more.
+    pub(super) fn tire(&self) -> bool {
+        let works = self.state.load(Relaxed) == WORKS;
+        if works {
+            self.state.store(TIRED, Relaxed);
+        }
+        works
+    }
+
     /// Whether that was asked for. It is for one look only.
     pub(super) fn is_due(&self) -> bool {
         let due = self.state.load(Relaxed) == TIRED;

@@ -5,6 +5,11 @@
 //! the program says with its answer (ORCA's `request_cost`), or what its class was found to cost
 //! ([`attribution`](tidegate_core::attribution)), or what was thought beforehand.
 //!
+//! **Full answers.** No program hears that a degraded answer would help: if it was asked at all,
+//! its answer is a full one, whatever the gate has wished for, and is remembered as such. What was
+//! answered without it ([`Ticket::spared`]) has cost nothing and says nothing of what answers cost.
+//! So all estimates are of full answers, and one that is not needed is given back at once.
+//!
 //! [`Task::admit`] gives a [`Ticket`], which is in flight until it is dropped, however the request
 //! ends.
 
@@ -40,6 +45,7 @@ pub enum Admission {
 /// A request that was let in and is not done.
 #[derive(Debug)]
 #[must_use = "the request counts as done when its ticket is dropped"]
+#[expect(clippy::struct_excessive_bools, reason = "each is found out at a moment of its own")]
 pub struct Ticket {
     task: Task,
     /// Gone once it was given back.
@@ -61,6 +67,8 @@ pub struct Ticket {
     said: Option<Cost>,
     /// Whether it never came to the program.
     unserved: bool,
+    /// Whether that was because it was answered without.
+    spared: bool,
 }
 
 impl Task {
@@ -120,6 +128,7 @@ impl Task {
                 unknown: method.is_new.then(|| name.into()),
                 said: None,
                 unserved: false,
+                spared: false,
             }
         });
         match verdict {
@@ -211,7 +220,7 @@ impl Ticket {
 
     /// It was answered without the program, as well as that could be.
     pub const fn spared(&mut self) {
-        self.unserved = true;
+        (self.unserved, self.spared) = (true, true);
     }
 
     /// Its caller has gone away before the end of the answer.
@@ -275,6 +284,9 @@ impl Ticket {
 
     /// What it costs, as far as is known.
     fn cost(&self) -> Cost {
+        if self.spared {
+            return Cost::ZERO;
+        }
         let found = || self.task.inner.remote.as_ref()?.classes.cost(self.class?);
         let thought = || self.permit.as_ref().map_or(Cost::ZERO, Permit::charged);
         self.said.or_else(found).unwrap_or_else(thought)
@@ -293,12 +305,79 @@ impl Drop for Ticket {
         let good = (self.good && in_time).then_some(permit.criticality());
         inner.with_lane(|lane| {
             if let Some(class) = self.class {
-                lane.done(class, self.said);
+                // What the program has not seen explains none of its CPU.
+                lane.done(class, if self.unserved { Some(Cost::ZERO) } else { self.said });
             }
-            lane.complete(permit, self.method, cost, now);
+            if self.spared {
+                lane.spare(permit, now);
+            } else {
+                lane.complete(permit.in_full(), self.method, cost, now);
+            }
             if !self.unserved {
                 lane.ended(now.since(self.began), good);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workplace::Unseen;
+    use http::HeaderValue;
+    use tidegate_core::Utilization;
+    use tidegate_core::admission::Controller;
+    use tidegate_core::admission::shed::ShedConfig;
+    use tidegate_core::attempts::AttemptsConfig;
+    use tidegate_core::signal::Reading;
+
+    /// Asks for degraded answers from the beginning.
+    fn degrading(guess: Cost) -> Task {
+        let task = Task::builder("test").workplace(Unseen).cost_guess(guess).build().unwrap();
+        let (gate, now) = (task.gate(), task.clock().now());
+        let (shed, attempts) = (ShedConfig::default(), AttemptsConfig::default());
+        let mut controller = Controller::new(shed, attempts, gate, now);
+        let utilization = Utilization::new(0.72).unwrap();
+        let reading = Reading { utilization, instant: utilization, ..Reading::IDLE };
+        controller.tick(gate, reading, now);
+        task
+    }
+
+    fn ticket(task: &Task) -> Ticket {
+        let Admission::Admitted(ticket) = task.admit(&Request::new(()), None, None) else {
+            panic!("it is refused");
+        };
+        assert!(ticket.degrade());
+        ticket
+    }
+
+    fn estimates(task: &Task) -> [Cost; 2] {
+        let of = |degraded| MethodId(0).answering(degraded);
+        [false, true].map(|kind| task.inner.costs.estimate(CustomerId::DEFAULT, of(kind)))
+    }
+
+    #[test]
+    fn what_a_program_answers_is_a_full_answer_whatever_was_wished_for() {
+        let [guess, truth] = [10, 20].map(Cost::from_millis);
+        let task = degrading(guess);
+        let mut answered = ticket(&task);
+        let mut headers = HeaderMap::new();
+        let report = HeaderValue::from_static("TEXT named_metrics.x=1, request_cost.cpu=0.02");
+        headers.insert(&ENDPOINT_LOAD_METRICS, report);
+        answered.answered(StatusCode::OK, &mut headers, true);
+        drop(answered);
+        // Of degraded ones nothing is known, so that full ones stand for them.
+        assert_eq!(estimates(&task), [truth, truth]);
+        assert_eq!(task.gate().counts().worked(), truth);
+    }
+
+    #[test]
+    fn what_was_answered_without_the_program_has_cost_nothing_and_teaches_nothing() {
+        let guess = Cost::from_millis(10);
+        let task = degrading(guess);
+        ticket(&task).spared();
+        assert_eq!(estimates(&task), [guess, guess]);
+        let counts = task.gate().counts();
+        assert_eq!((counts.worked(), counts.completed(), counts.inflight()), (Cost::ZERO, 1, 0));
     }
 }

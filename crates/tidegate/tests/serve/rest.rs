@@ -145,6 +145,26 @@ async fn a_part_of_a_head_that_rests_is_waited_for_when_a_task_drains() {
     client.closed().await;
 }
 
+/// One thread, so that what is told to all is heard in order: when the last has closed, all know.
+#[tokio::test]
+async fn a_part_of_a_head_that_does_not_rest_is_waited_for_as_well() {
+    let mut limits = Limits::default();
+    limits.rest_after = None;
+    let server = Server::with(slow().0, |serve| serve.limits(limits)).await;
+    let mut half = server.connect().await;
+    half.send("GET / HTTP/1.1\r\nhost: a\r\n\r\nGET / HT").await;
+    assert_eq!(half.answer().await.unwrap().status, 200);
+    let mut idle = server.connect().await;
+    assert_eq!(idle.get("/").await.status, 200);
+    server.life.stop();
+    server.life.hasten();
+    assert!(idle.answer().await.is_none(), "nothing has come on it");
+    half.send("TP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(half.answer().await.expect("an answer").body, "hello");
+    half.closed().await;
+    assert_eq!(server.counters.rested.load(Relaxed), 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_rests_is_served_by_a_lame_duck_and_closed_by_the_drain() {
     let server = start(slow().0).await;
