@@ -54,24 +54,3 @@ fn going_back_to_full_answers_overruns_nobody() {
         assert!(p99 <= p99_most && refused <= refused_most, "{what}");
     }
 }
-
-/// At half of what a task can do, luck makes a queue that asks for degraded answers once in a
-/// minute or two, and then for a second. Whether a run of some seconds has such a moment says
-/// nothing; that it is one answer in a hundred takes half an hour to see.
-#[test]
-fn calm_is_answered_in_full() {
-    let share = (1..=4).map(|seed| {
-        let story = Story {
-            seed,
-            cores: 4,
-            work: WorkSpec::Exponential(Duration::from_millis(20)),
-            degraded: Some(0.3),
-            loads: vec![0.5],
-            secs: 500,
-            ..Story::default()
-        };
-        story.run().degraded(0)
-    });
-    let share = share.sum::<f64>() / 4.0;
-    assert!(share <= 0.015, "{share}");
-}

@@ -140,12 +140,6 @@ impl Told {
         if offered == 0 { 1.0 } else { f64::from(served) / f64::from(offered) }
     }
 
-    /// The share of answers in time of a phase that was degraded.
-    pub fn degraded(&self, phase: usize) -> f64 {
-        let sum = |of: fn(&ClientBin) -> u32| self.bins(phase).iter().map(of).sum::<u32>();
-        f64::from(sum(|bin| bin.degraded)) / f64::from(sum(|bin| bin.answers).max(1))
-    }
-
     /// Attempts that were refused during a phase.
     pub fn refused(&self, phase: usize) -> impl Iterator<Item = &Attempt> {
         let span = self.span(phase);
