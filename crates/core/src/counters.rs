@@ -154,12 +154,6 @@ impl Writer {
     pub(crate) fn touch(&self, line: usize) -> u64 {
         self.lines.get(line).map_or(0, Line::first)
     }
-
-    /// Reads what adding up begins with.
-    #[inline]
-    pub(crate) fn touch_counters(&self) -> u64 {
-        self.counters.cells as u64
-    }
 }
 
 impl Drop for Writer {
@@ -188,6 +182,12 @@ impl<const N: usize> Lines<N> {
     pub(crate) fn touch<const M: usize>(&self, lines: [usize; M]) -> u64 {
         let first = |line: usize| self.lines.get(line).map_or(0, Line::first);
         lines.into_iter().fold(0, |word, line| word ^ first(line))
+    }
+
+    /// Reads what adding up begins with.
+    #[inline]
+    pub(crate) fn touch_counters(&self) -> u64 {
+        self.counters.cells as u64
     }
 }
 

@@ -79,7 +79,7 @@ mod flag {
     /// permits have it.
     pub(super) const DEGRADE: u64 = super::super::DEGRADE;
     /// What plans set; the rest is set by whoever runs the task.
-    pub(super) const OF_PLAN: u64 = DONT_RETRY | 0xF * DEGRADE;
+    pub(super) const OF_PLAN: u64 = DONT_RETRY | (0xF * DEGRADE);
 }
 
 /// What requests meet: read by every thread, written by the controller. What all of them read is on
