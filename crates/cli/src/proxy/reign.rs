@@ -107,7 +107,9 @@ impl Reign {
         if let Some((starting, mut impatience)) = self.unwanted.take() {
             tokio::select! {
                 started = starting => if let Ok(Ok(proxy)) = started {
-                    // Its delay begins only now, as connections may have waited for it to come up.
+                    // One that is told to end before it serves never does. Its delay begins only
+                    // now, as connections may have waited for it to come up.
+                    proxy.life().reached(Phase::Serving).await;
                     self.leave_with(proxy);
                 },
                 () = super::next(&mut impatience) => {}

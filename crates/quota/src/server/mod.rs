@@ -244,10 +244,15 @@ impl Server {
     /// Ends all streams, for a process that ends: tasks go on with what they have, and look for
     /// another server. Waits for a reload that is under way; what comes later begins nothing.
     pub async fn stop(&self) {
-        if self.inner.seat.check().is_ok() {
-            self.inner.seat.follow(None);
-        }
+        let step_down = || {
+            if self.inner.seat.check().is_ok() {
+                self.inner.seat.follow(None);
+            }
+        };
+        step_down();
         let mut running = self.inner.running.lock().await;
+        // Once more: whoever held the lock may have begun to lead.
+        step_down();
         (running.election, running.stopped) = (None, true);
         self.inner.end_all().await;
     }

@@ -7,8 +7,10 @@
 //!
 //! **Full answers.** No program hears that a degraded answer would help: if it was asked at all,
 //! its answer is a full one, whatever the gate has wished for, and is remembered as such. What was
-//! answered without it ([`Ticket::spared`]) has cost nothing and says nothing of what answers cost.
-//! So all estimates are of full answers, and one that is not needed is given back at once.
+//! answered without it ([`Ticket::spared`]) says nothing of what answers cost: all estimates are of
+//! full answers. It counts as what was thought beforehand, with its customer and in what the gate
+//! takes for done: counted as nothing, a program whose callers get copies would seem to do more
+//! than it can, by as much as there are copies.
 //!
 //! [`Task::admit`] gives a [`Ticket`], which is in flight until it is dropped, however the request
 //! ends.
@@ -284,9 +286,6 @@ impl Ticket {
 
     /// What it costs, as far as is known.
     fn cost(&self) -> Cost {
-        if self.spared {
-            return Cost::ZERO;
-        }
         let found = || self.task.inner.remote.as_ref()?.classes.cost(self.class?);
         let thought = || self.permit.as_ref().map_or(Cost::ZERO, Permit::charged);
         self.said.or_else(found).unwrap_or_else(thought)
@@ -372,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_without_the_program_has_cost_nothing_and_teaches_nothing() {
+    fn what_was_answered_without_the_program_counts_as_thought_and_teaches_nothing() {
         let guess = Cost::from_millis(10);
         let task = degrading(guess);
         ticket(&task).spared();
         assert_eq!(estimates(&task), [guess, guess]);
         let counts = task.gate().counts();
-        assert_eq!((counts.worked(), counts.completed(), counts.inflight()), (Cost::ZERO, 1, 0));
+        assert_eq!((counts.worked(), counts.completed(), counts.inflight()), (guess, 1, 0));
     }
 }

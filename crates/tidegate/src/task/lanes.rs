@@ -114,10 +114,12 @@ impl Lane {
         self.gate.complete(permit, actual, now);
     }
 
-    /// A request is done that nobody had to work for: nothing is to be learnt from it.
+    /// A request is done that nobody had to work for: nothing is to be learnt from it, and it counts
+    /// as what was thought.
     pub(crate) fn spare(&mut self, permit: Permit, now: Timestamp) {
-        crate::metrics::count_cost(&mut self.counts, Cost::ZERO);
-        self.gate.complete(permit, Cost::ZERO, now);
+        let thought = permit.charged();
+        crate::metrics::count_cost(&mut self.counts, thought);
+        self.gate.complete(permit, thought, now);
     }
 
     /// A request that began so long ago is done, and was good if it counts as anything.
