@@ -412,8 +412,8 @@ impl QuotaLane {
         bucket ^ self.accounts.touch(customer)
     }
 
-    /// Whether [`QuotaGate::look`] is sure to find that `customer` keeps within its limit, as nearly
-    /// everybody does: the bucket is no deeper than leases make it, and there is no other.
+    /// Whether [`QuotaGate::look`] is sure to find that `customer` keeps within its limit, as
+    /// nearly everybody does: the bucket is no deeper than leases make it, and there is no other.
     #[inline]
     pub(crate) fn is_plainly_within(&self, customer: CustomerId, now: Timestamp) -> bool {
         self.totals

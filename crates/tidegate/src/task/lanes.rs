@@ -114,8 +114,8 @@ impl Lane {
         self.gate.complete(permit, actual, now);
     }
 
-    /// A request is done that nobody had to work for: nothing is to be learnt from it, and it counts
-    /// as what was thought.
+    /// A request is done that nobody had to work for: nothing is to be learnt from it, and it
+    /// counts as what was thought.
     pub(crate) fn spare(&mut self, permit: Permit, now: Timestamp) {
         let thought = permit.charged();
         crate::metrics::count_cost(&mut self.counts, thought);
