@@ -217,8 +217,8 @@ impl Load {
                 let request = request.customer(at(&customers, i));
                 match lane.admit(&request, now, &mut rng) {
                     Decision::Admit(permit) => lane.complete(black_box(permit), actual, now),
-                    Decision::Reject(ref rejection) => {
-                        black_box(rejection);
+                    Decision::Reject(refusal) => {
+                        let _ = black_box(refusal);
                     }
                 }
             }

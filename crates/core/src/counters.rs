@@ -143,9 +143,10 @@ impl Writer {
         }
     }
 
-    /// The line of this number, for a gate that has several cells there.
+    /// The line of this number, for a gate that has several cells there. It is for the gate to see
+    /// to it that only one thread adds to it.
     #[inline]
-    pub(crate) fn line(&mut self, line: usize) -> Option<&Line> {
+    pub(crate) fn line(&self, line: usize) -> Option<&Line> {
         self.lines.get(line)
     }
 
@@ -171,9 +172,9 @@ pub(crate) struct Lines<const N: usize> {
 }
 
 impl<const N: usize> Lines<N> {
-    /// All of them.
+    /// All of them, for a gate that sees to it that only one thread adds to them.
     #[inline]
-    pub(crate) fn all(&mut self) -> &[Line; N] {
+    pub(crate) fn all(&self) -> &[Line; N] {
         &self.lines
     }
 

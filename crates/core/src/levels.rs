@@ -52,8 +52,14 @@ impl Levels {
         }
     }
 
+    /// The same shares again from what [`Levels::bits`] gave, lowest criticality first.
+    pub(crate) fn from_bits(bits: [u16; Criticality::COUNT]) -> Self {
+        let words = bits.into_iter().enumerate();
+        Self(words.fold(0, |word, (i, bits)| word | u64::from(bits) << (BITS * i)))
+    }
+
     #[inline]
-    const fn bits(self, criticality: Criticality) -> u16 {
+    pub(crate) const fn bits(self, criticality: Criticality) -> u16 {
         (self.0 >> (BITS * criticality.index())) as u16
     }
 }

@@ -180,7 +180,8 @@ impl World {
                 prop_assert_eq!(permit.criticality(), request.criticality);
                 permit.would_reject()
             }
-            Decision::Reject(rejection) => {
+            Decision::Reject(refusal) => {
+                let rejection = refusal.rejection();
                 prop_assert!(!self.dark || rejection.reason == Reason::LameDuck, "{rejection}");
                 prop_assert_eq!(rejection.criticality, request.criticality);
                 self.check_cause(request, rejection.reason, rejection.advice, rejection.cause)?;
@@ -206,7 +207,7 @@ impl World {
                 self.permits.push(permit);
                 Ok(Err(reason))
             }
-            (Decision::Reject(rejection), _) => Ok(Err(rejection.reason)),
+            (Decision::Reject(refusal), _) => Ok(Err(refusal.reason())),
         }
     }
 

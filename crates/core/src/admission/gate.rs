@@ -1,5 +1,6 @@
 //! The gate that every request passes, and the controller that sets it.
 
+use super::level::{Level, Refusal};
 use super::room::{Lease, Rank, Room};
 use super::seen::Seen;
 use super::shed::{Done, Facts, Plan, ShedConfig, Shedder};
@@ -8,12 +9,13 @@ use crate::attempts::{AttemptHistogram, AttemptsConfig};
 use crate::counters::{Counters, LINE, Line, Lines};
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
-use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
-use crate::levels::{LevelGate, Levels};
+use crate::decision::{Advice, Reason, SignalId, Thousandths};
+use crate::levels::Levels;
 use crate::quota::{Keeps, QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
-use crate::units::{Cost, Timestamp, Utilization};
+use crate::units::{Cost, Timestamp, Utilization, nanos};
+use core::time::Duration;
 use std::sync::Arc;
 
 const LEVELS: usize = Criticality::COUNT;
@@ -67,34 +69,23 @@ const fn index(reason: Reason) -> usize {
     }
 }
 
-/// Bits of the gate's state word. The upper half, and a bit more so that the mask is short, counts
-/// the plans that were published.
-mod flag {
-    pub(super) const PLAN: u64 = 1 << 31;
-    pub(super) const PLANS: u64 = !(PLAN - 1);
-    pub(super) const LAME_DUCK: u64 = 1;
-    pub(super) const DARK: u64 = 1 << 1;
-    pub(super) const DONT_RETRY: u64 = 1 << 2;
-    /// Four bits, lowest criticality first: moved by its criticality, that of a request is where
-    /// permits have it.
-    pub(super) const DEGRADE: u64 = super::super::DEGRADE;
-    /// What plans set; the rest is set by whoever runs the task.
-    pub(super) const OF_PLAN: u64 = DONT_RETRY | (0xF * DEGRADE);
-}
+/// Plans are numbered in steps, so that there is room below for what leases add.
+const PLAN: u64 = 1 << 31;
 
 /// What requests meet: read by every thread, written by the controller. What all of them read is on
 /// the first cache line, and `room` on the next two.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct AdmissionGate {
-    flags: AtomicU64,
-    levels: LevelGate,
-    /// What to tell those who are refused, by level: the signal in the upper 16 bits, the threshold
-    /// in the next, the utilization in the lower half, both in thousandths.
-    causes: [AtomicU64; LEVELS],
+    /// A [`Level`] for each criticality.
+    levels: [AtomicU64; LEVELS],
+    /// The number of the plan that holds.
+    plan: AtomicU64,
     quota: Arc<QuotaGate>,
     counters: Arc<Counters>,
     room: Room,
+    /// Held by whoever writes levels, so that what two of them write is not mixed.
+    setting: Mutex<()>,
     /// For permits that come back without a lane, once there was one.
     spare: Mutex<Option<Returns>>,
 }
@@ -104,14 +95,16 @@ impl AdmissionGate {
     pub fn new(quota: QuotaConfig) -> Arc<Self> {
         let quota = QuotaGate::new(quota);
         let counters = Counters::new(cell::COUNT);
+        let config = ShedConfig::default();
+        let causes = Causes::new(&config, Utilization::ZERO, SignalId::QUEUE);
+        let level = |criticality| AtomicU64::new(causes.of(criticality, Level::OPEN).bits());
         Arc::new(Self {
-            flags: AtomicU64::new(0),
-            levels: LevelGate::new(),
-            causes: causes(&ShedConfig::default(), Utilization::ZERO, SignalId::QUEUE)
-                .map(AtomicU64::new),
+            levels: Criticality::ALL.map(level),
+            plan: AtomicU64::new(0),
             quota,
             counters,
             room: Room::new(),
+            setting: Mutex::new(()),
             spare: Mutex::new(None),
         })
     }
@@ -140,38 +133,38 @@ impl AdmissionGate {
 
     /// Takes no new requests from now on, or takes them again.
     pub fn set_lame_duck(&self, lame_duck: bool) {
-        self.set_flag(flag::LAME_DUCK, lame_duck);
+        self.set(|_, level| level.with_lame_duck(lame_duck));
     }
 
     /// Decides and counts, but refuses nobody; or refuses again.
     pub fn set_dark(&self, dark: bool) {
-        self.set_flag(flag::DARK, dark);
+        self.set(|_, level| level.with_dark(dark));
     }
 
     /// Whether it takes no new requests.
     pub fn is_lame_duck(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & flag::LAME_DUCK != 0
+        self.level(Criticality::Sheddable).is_lame_duck()
     }
 
     /// Whether it refuses nobody, and only counts.
     pub fn is_dark(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & flag::DARK != 0
+        self.level(Criticality::Sheddable).is_dark()
     }
 
     /// Whether refusals for overload say "don't retry".
     pub fn says_dont_retry(&self) -> bool {
-        advice(self.flags.load(Ordering::Relaxed)) == Advice::DontRetry
+        self.level(Criticality::Sheddable).advice() == Advice::DontRetry
     }
 
     /// How much of each criticality is to get in from now on, for a controller of one's own. The
     /// next tick of a [`Controller`] sets it anew.
     pub fn set_levels(&self, levels: Levels) {
-        self.levels.publish(levels);
+        self.set(|criticality, level| level.with_share(levels, criticality));
     }
 
     /// How much of each criticality gets in.
     pub fn levels(&self) -> Levels {
-        self.levels.levels()
+        Levels::from_bits(Criticality::ALL.map(|criticality| self.level(criticality).share_bits()))
     }
 
     /// What was counted so far.
@@ -185,62 +178,41 @@ impl AdmissionGate {
         Totals(totals)
     }
 
-    /// The number of the plan that holds.
+    /// The number of the plan that holds. Whoever sees it sees the plan's limits.
     #[inline]
     fn plan(&self) -> u64 {
-        self.flags.load(Ordering::Acquire) & flag::PLANS
+        self.plan.load(Ordering::Acquire)
     }
 
-    fn set_flag(&self, flag: u64, on: bool) {
-        if on {
-            self.flags.fetch_or(flag, Ordering::Relaxed);
-        } else {
-            self.flags.fetch_and(!flag, Ordering::Relaxed);
+    #[inline]
+    fn level(&self, criticality: Criticality) -> Level {
+        Level::from_bits(self.levels[criticality.index()].load(Ordering::Relaxed))
+    }
+
+    /// Makes of each level what `change` says. Takes a lock; off the request path.
+    fn set(&self, change: impl Fn(Criticality, Level) -> Level) {
+        let _setting = lock(&self.setting);
+        for (criticality, word) in Criticality::ALL.into_iter().zip(&self.levels) {
+            let level = Level::from_bits(word.load(Ordering::Relaxed));
+            word.store(change(criticality, level).bits(), Ordering::Relaxed);
         }
     }
 
     fn publish(&self, plan: &Plan, advice: Advice, config: &ShedConfig, now: Timestamp) {
-        self.set_causes(causes(config, plan.peak, plan.reading.signal));
         self.room.publish(&plan.limit, &plan.limit_over, plan.inflight, now);
-        self.set_levels(plan.levels);
-        let mut set = if advice == Advice::DontRetry { flag::DONT_RETRY } else { 0 };
-        for (level, degrade) in plan.degrade.into_iter().enumerate() {
-            set |= if degrade { flag::DEGRADE << level } else { 0 };
-        }
-        // Last: whoever sees the new number takes a new lease. In one write, as each of this kind
-        // waits for all that was written before.
-        let mut flags = self.flags.load(Ordering::Relaxed);
-        loop {
-            let next = (flags & !flag::OF_PLAN | set).wrapping_add(flag::PLAN);
-            let (done, or_else) = (Ordering::Release, Ordering::Relaxed);
-            match self.flags.compare_exchange_weak(flags, next, done, or_else) {
-                Ok(_) => break,
-                Err(other) => flags = other,
-            }
-        }
+        let causes = Causes::new(config, plan.peak, plan.reading.signal);
+        self.set(|criticality, level| {
+            let degrade = plan.degrade[criticality.index()];
+            let level = level.with_share(plan.levels, criticality).with_degrade(degrade);
+            causes.of(criticality, level.with_advice(advice))
+        });
+        // Last: whoever sees the new number takes a new lease.
+        self.plan.fetch_add(PLAN, Ordering::Release);
     }
 
-    fn set_causes(&self, causes: [u64; LEVELS]) {
-        for (cause, word) in self.causes.iter().zip(causes) {
-            cause.store(word, Ordering::Relaxed);
-        }
+    fn set_causes(&self, causes: &Causes<'_>) {
+        self.set(|criticality, level| causes.of(criticality, level));
     }
-
-    #[inline]
-    fn cause(&self, criticality: Criticality) -> Cause {
-        let word = self.causes[criticality.index()].load(Ordering::Relaxed);
-        Cause::Signal {
-            signal: SignalId((word >> 48) as u8),
-            threshold: Thousandths((word >> 32) as u32 & 0xffff),
-            utilization: Thousandths(word as u32),
-        }
-    }
-}
-
-/// [`flag::DEGRADE`] if degraded answers are asked for.
-#[inline]
-const fn degrade(flags: u64, criticality: Criticality) -> u64 {
-    flags >> criticality as u64 & flag::DEGRADE
 }
 
 /// Where permits go back to.
@@ -296,7 +268,7 @@ impl Lane {
     #[must_use]
     pub fn touch(&self, customer: CustomerId, criticality: Criticality) -> u64 {
         let gate = &self.gate;
-        let word = gate.flags.load(Ordering::Relaxed) ^ gate.room.touch(criticality);
+        let word = gate.plan.load(Ordering::Relaxed) ^ gate.room.touch(criticality);
         let lines = self.returns.counts.touch([criticality.index()]);
         word ^ lines ^ self.returns.quota.touch(customer)
     }
@@ -306,7 +278,7 @@ impl Lane {
     #[inline]
     #[must_use]
     pub fn touch_end(&self, customer: CustomerId) -> u64 {
-        let word = self.gate.flags.load(Ordering::Relaxed);
+        let word = self.gate.plan.load(Ordering::Relaxed);
         word ^ self.returns.counts.touch([cell::SHARED]) ^ self.returns.quota.touch(customer)
     }
 
@@ -323,7 +295,7 @@ impl Lane {
     #[must_use]
     pub fn touch_all(&self) -> u64 {
         let lines = core::array::from_fn::<usize, { cell::DARK }, _>(|line| line);
-        let gate = self.gate.flags.load(Ordering::Relaxed) ^ self.gate.room.touch_all();
+        let gate = self.gate.plan.load(Ordering::Relaxed) ^ self.gate.room.touch_all();
         gate ^ self.returns.counts.touch(lines) ^ self.returns.counts.touch_counters()
     }
 
@@ -331,7 +303,7 @@ impl Lane {
     /// cost depends on it.
     #[inline]
     pub fn degrades(&self, criticality: Criticality) -> bool {
-        degrade(self.gate.flags.load(Ordering::Relaxed), criticality) != 0
+        self.gate.level(criticality).degrade() != 0
     }
 
     /// May this request in? No lock, no allocation, no waiting.
@@ -341,18 +313,32 @@ impl Lane {
         reason = "a third of a request's cost is passing values around"
     )]
     pub fn admit(&mut self, request: &Request, now: Timestamp, rng: &mut impl Rng) -> Decision {
-        // Whoever sees the number of a plan sees its limits.
-        let flags = self.gate.flags.load(Ordering::Acquire);
-        let Err(reason) = self.check(flags, request, now, rng) else {
-            return Decision::Admit(self.enter(flags, request, None, now));
-        };
-        if flags & flag::DARK != 0 && reason != Reason::LameDuck {
-            return Decision::Admit(self.enter_in_dark(flags, request.charged(), reason, now));
+        let Request { customer, criticality, cost, deadline, .. } = *request;
+        let level = self.gate.level(criticality);
+        let mut keeps = Keeps::Within;
+        // Nearly nobody fails any of these.
+        if deadline <= now || !self.returns.quota.is_plainly_within(customer, now) {
+            match self.look_closely(level, request.charged(), deadline, now) {
+                Ok(found) => keeps = found,
+                Err(reason) => return self.turn_away(level, request.charged(), reason, now),
+            }
         }
-        if reason == Reason::Overloaded {
-            return Decision::Reject(self.shed(flags, request));
+        if level.is_closed() {
+            return Decision::Reject(self.shed(level, request));
         }
-        self.refuse(request.charged(), reason, now)
+        if !level.is_open() {
+            if level.is_lame_duck() {
+                return self.turn_away(level, request.charged(), Reason::LameDuck, now);
+            }
+            if !level.admits(rng) {
+                return self.shed_unless_dark(level, request, now);
+            }
+        }
+        let rank = Rank::new(criticality, keeps);
+        if !self.lease.take(&self.gate.room, self.gate.plan(), rank, cost, now) {
+            return self.shed_unless_dark(level, request, now);
+        }
+        Decision::Admit(self.enter(level, request, None, now))
     }
 
     /// The request is done and has cost `actual`.
@@ -366,50 +352,19 @@ impl Lane {
         self.returns.take(permit, actual, now);
     }
 
-    #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "a third of a request's cost is passing values around"
-    )]
-    fn check(
-        &mut self,
-        flags: u64,
-        request: &Request,
-        now: Timestamp,
-        rng: &mut impl Rng,
-    ) -> Result<(), Reason> {
-        let Request { customer, criticality, cost, deadline, .. } = *request;
-        let mut keeps = Keeps::Within;
-        // Nearly nobody fails any of the first three checks.
-        if flags & flag::LAME_DUCK != 0
-            || deadline <= now
-            || !self.returns.quota.is_plainly_within(customer, now)
-        {
-            keeps = self.check_closely(flags, request.charged(), deadline, now)?;
-        }
-        if !self.gate.levels.levels().admits(criticality, rng) {
-            return Err(Reason::Overloaded);
-        }
-        let rank = Rank::new(criticality, keeps);
-        if !self.lease.take(&self.gate.room, flags & flag::PLANS, rank, cost, now) {
-            return Err(Reason::Overloaded);
-        }
-        Ok(())
-    }
-
     /// Lame duck, deadline and quota, in this order.
     ///
     /// This and other functions off the common path take what they need of a request by value:
     /// passed by reference, every request would have to be in memory for it.
     #[cold]
-    fn check_closely(
+    fn look_closely(
         &mut self,
-        flags: u64,
+        level: Level,
         request: Charged,
         deadline: Timestamp,
         now: Timestamp,
     ) -> Result<Keeps, Reason> {
-        if flags & flag::LAME_DUCK != 0 {
+        if level.is_lame_duck() {
             return Err(Reason::LameDuck);
         }
         if deadline <= now {
@@ -433,70 +388,85 @@ impl Lane {
     )]
     fn enter(
         &mut self,
-        flags: u64,
+        level: Level,
         request: &Request,
         dark: Option<Reason>,
         now: Timestamp,
     ) -> Permit {
         let Request { customer, criticality, cost, .. } = *request;
-        let level = criticality.index();
         let lines = self.returns.counts.all();
         count_retry(lines, request);
-        lines[level].add(cell::ADMITTED, 1);
-        lines[level].add(cell::ADMITTED_COST, cost.as_nanos());
+        let line = &lines[criticality.index()];
+        line.add(cell::ADMITTED, 1);
+        line.add(cell::ADMITTED_COST, cost.as_nanos());
         let charge = self.returns.quota.charge(customer, criticality, cost, now);
-        Permit::new(customer, criticality, charge, degrade(flags, criticality), dark)
+        Permit::new(customer, criticality, charge, level.degrade(), dark)
     }
 
     /// What happens to most requests in an overload, and has to be cheapest.
     #[inline]
-    fn shed(&mut self, flags: u64, request: &Request) -> Rejection {
+    fn shed(&mut self, level: Level, request: &Request) -> Refusal {
         let criticality = request.criticality;
         let lines = self.returns.counts.all();
         let line = &lines[criticality.index()];
         line.add(cell::REJECTED + index(Reason::Overloaded), 1);
         line.add(cell::SHED_COST, request.cost.as_nanos());
         count_retry(lines, request);
-        Rejection {
-            reason: Reason::Overloaded,
-            advice: advice(flags),
-            criticality,
-            cause: Some(self.gate.cause(criticality)),
+        Refusal::overloaded(level, criticality)
+    }
+
+    #[inline]
+    fn shed_unless_dark(&mut self, level: Level, request: &Request, now: Timestamp) -> Decision {
+        if level.is_dark() {
+            let reason = Reason::Overloaded;
+            return Decision::Admit(self.enter_in_dark(level, request.charged(), reason, now));
         }
+        Decision::Reject(self.shed(level, request))
+    }
+
+    /// For any reason but overload. Two functions that give what fits in registers: one that gives
+    /// a decision would have every other decision go through memory as well.
+    #[inline]
+    fn turn_away(
+        &mut self,
+        level: Level,
+        request: Charged,
+        reason: Reason,
+        now: Timestamp,
+    ) -> Decision {
+        if level.is_dark() && reason != Reason::LameDuck {
+            return Decision::Admit(self.enter_in_dark(level, request, reason, now));
+        }
+        Decision::Reject(self.refuse(request, reason, now))
     }
 
     /// What would be refused if this were not dark mode.
     #[cold]
     fn enter_in_dark(
         &mut self,
-        flags: u64,
+        level: Level,
         request: Charged,
         reason: Reason,
         now: Timestamp,
     ) -> Permit {
-        let level = request.criticality.index();
-        self.returns.counts.all()[cell::DARK + level].add(index(reason), 1);
-        self.enter(flags, &request.into(), Some(reason), now)
+        let line = cell::DARK + request.criticality.index();
+        self.returns.counts.all()[line].add(index(reason), 1);
+        self.enter(level, &request.into(), Some(reason), now)
     }
 
-    /// Any other refusal.
     #[cold]
-    fn refuse(&mut self, request: Charged, reason: Reason, now: Timestamp) -> Decision {
+    fn refuse(&mut self, request: Charged, reason: Reason, now: Timestamp) -> Refusal {
         let Charged { criticality, customer, cost, .. } = request;
         let lines = self.returns.counts.all();
         count_retry(lines, &request.into());
         lines[criticality.index()].add(cell::REJECTED + index(reason), 1);
-        let (advice, cause) = match reason {
-            Reason::LameDuck => (Advice::RetryElsewhere, None),
-            Reason::OutOfQuota => {
-                self.returns.quota.refuse(customer, criticality, cost);
-                let opens = self.gate.quota.check(customer, criticality, now);
-                let opens_in = opens.err().unwrap_or_default();
-                (Advice::DontRetry, Some(Cause::Quota { opens_in }))
-            }
-            _ => (Advice::DontRetry, None),
-        };
-        Decision::Reject(Rejection { reason, advice, criticality, cause })
+        let mut opens_in = Duration::ZERO;
+        if reason == Reason::OutOfQuota {
+            self.returns.quota.refuse(customer, criticality, cost);
+            let opens = self.gate.quota.check(customer, criticality, now);
+            opens_in = opens.err().unwrap_or_default();
+        }
+        Refusal::other(reason, criticality, nanos(opens_in))
     }
 }
 
@@ -511,12 +481,6 @@ fn count_retry(lines: &[Line; cell::LINES], request: &Request) {
     if let Some(retry) = request.tries().checked_sub(1) {
         lines[cell::SHARED].add(cell::RETRIES + retry, 1);
     }
-}
-
-/// What to tell those who are refused for overload.
-#[inline]
-const fn advice(flags: u64) -> Advice {
-    if flags & flag::DONT_RETRY != 0 { Advice::DontRetry } else { Advice::RetryElsewhere }
 }
 
 /// What a gate has counted since it was made. Counts wrap; work with differences.
@@ -616,7 +580,7 @@ impl Controller {
         gate: &AdmissionGate,
         now: Timestamp,
     ) -> Self {
-        gate.set_causes(causes(&shed, Utilization::ZERO, SignalId::QUEUE));
+        gate.set_causes(&Causes::new(&shed, Utilization::ZERO, SignalId::QUEUE));
         Self {
             shedder: Shedder::new(shed, now),
             attempts: AttemptHistogram::new(attempts),
@@ -665,7 +629,7 @@ impl Controller {
                 worked: cost_since(cell::SHARED, cell::DEGRADED + cell::WORKED),
             },
             inflight: counts.inflight_cost(),
-            dark: gate.flags.load(Ordering::Relaxed) & flag::DARK != 0,
+            dark: gate.is_dark(),
         };
         let retries = [0, 1].map(|i| since(cell::SHARED, cell::RETRIES + i));
         let arrived = difference(counts.arrived(), last.arrived());
@@ -677,15 +641,24 @@ impl Controller {
     }
 }
 
-/// What to tell those who are refused: see [`AdmissionGate::causes`].
-fn causes(config: &ShedConfig, peak: Utilization, signal: SignalId) -> [u64; LEVELS] {
-    let Thousandths(peak) = peak.into();
-    Criticality::ALL.map(|criticality| {
-        let Thousandths(threshold) = config.threshold(criticality).into();
-        let threshold = threshold.min(0xffff);
+/// What to tell those who are refused.
+struct Causes<'a> {
+    config: &'a ShedConfig,
+    peak: Thousandths,
+    signal: SignalId,
+}
+
+impl<'a> Causes<'a> {
+    fn new(config: &'a ShedConfig, peak: Utilization, signal: SignalId) -> Self {
+        Self { config, peak: peak.into(), signal }
+    }
+
+    fn of(&self, criticality: Criticality, level: Level) -> Level {
+        let threshold = self.config.threshold(criticality).into();
         // Between two looks there was no more room: the queue has reached the threshold.
         let no_room = (SignalId::QUEUE, threshold);
-        let (signal, utilization) = if peak < threshold { no_room } else { (signal, peak) };
-        u64::from(signal.0) << 48 | u64::from(threshold) << 32 | u64::from(utilization)
-    })
+        let over = (self.signal, self.peak);
+        let (signal, utilization) = if self.peak < threshold { no_room } else { over };
+        level.with_cause(signal, utilization, threshold)
+    }
 }

@@ -15,6 +15,7 @@
 //! In **dark mode** everything is decided and counted, and nothing is refused.
 
 mod gate;
+mod level;
 pub mod outside;
 pub mod pace;
 mod room;
@@ -24,11 +25,12 @@ pub mod shed;
 mod tests;
 
 pub use gate::{AdmissionGate, Controller, Counts, Lane};
+pub use level::Refusal;
 pub use seen::Seen;
 
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
-use crate::decision::{Reason, Rejection};
+use crate::decision::Reason;
 use crate::quota::Charge;
 use crate::units::{Cost, Timestamp};
 use core::num::NonZeroU64;
@@ -124,7 +126,7 @@ pub enum Decision {
     /// Serve it, and give the permit back when it is done.
     Admit(Permit),
     /// Refuse it.
-    Reject(Rejection),
+    Reject(Refusal),
 }
 
 impl Decision {
@@ -148,10 +150,12 @@ pub struct Permit {
 }
 
 const NEVER_ZERO: NonZeroU64 = NonZeroU64::new(1 << 7).unwrap();
-const DEGRADE: u64 = 1 << 4;
+/// Where degrading stands.
+const DEGRADE_AT: u32 = 4;
+const DEGRADE: u64 = 1 << DEGRADE_AT;
 
 impl Permit {
-    /// `degrade` is [`DEGRADE`] or nothing.
+    /// `degrade` is one or nothing.
     #[inline]
     fn new(
         customer: CustomerId,
@@ -161,7 +165,7 @@ impl Permit {
         dark: Option<Reason>,
     ) -> Self {
         let dark = dark.map_or(0, |reason| 1 + reason as u64);
-        let flags = dark << 8 | degrade | criticality as u64;
+        let flags = dark << 8 | degrade << DEGRADE_AT | criticality as u64;
         let about = u64::from(customer.0) << 32 | u64::from(charge.tag) << 16 | flags;
         Self { charged: charge.cost, about: NEVER_ZERO | about }
     }

@@ -226,7 +226,7 @@ fn the_first_check_that_fails_is_the_reason() {
         gate_open();
         match lane.admit(request, now, &mut rng) {
             Decision::Admit(_) => None,
-            Decision::Reject(rejection) => Some((rejection.reason, rejection.advice)),
+            Decision::Reject(refusal) => Some((refusal.reason(), refusal.advice())),
         }
     };
     let lame_duck_ends = || gate.set_lame_duck(false);
@@ -261,12 +261,12 @@ fn a_rejection_carries_the_signal_the_number_and_the_threshold() {
         Controller::new(ShedConfig::default(), AttemptsConfig::default(), &gate, now);
     let mut lane = gate.lane();
     let mut rng = SeededRng::new(1);
-    let mut rejections = Vec::new();
+    let mut refusals = Vec::new();
     for _ in 0..50 {
         for _ in 0..10 {
             match lane.admit(&Request::new(Sheddable, MS), now, &mut rng) {
                 Decision::Admit(_) => {}
-                Decision::Reject(rejection) => rejections.push(rejection),
+                Decision::Reject(refusal) => refusals.push(refusal),
             }
         }
         now += TICK;
@@ -277,14 +277,14 @@ fn a_rejection_carries_the_signal_the_number_and_the_threshold() {
         utilization: Thousandths(2_500),
         threshold: Thousandths(850),
     };
-    assert_eq!(rejections.last().unwrap().cause, Some(expected));
+    assert_eq!(refusals.last().unwrap().cause(), Some(expected));
 
     gate.quota().set_limits(CustomerId(1), Limits::total(CostRate::from_cpus(1.0).unwrap()), now);
     gate.set_levels(Levels::OPEN);
     let big = Request::new(Critical, Cost::from_millis(2_000)).customer(CustomerId(1));
     assert!(lane.admit(&big, now, &mut rng).is_admitted());
-    let Decision::Reject(rejection) = lane.admit(&big, now, &mut rng) else { panic!() };
-    let Some(Cause::Quota { opens_in }) = rejection.cause else { panic!("{rejection:?}") };
+    let Decision::Reject(refusal) = lane.admit(&big, now, &mut rng) else { panic!() };
+    let Some(Cause::Quota { opens_in }) = refusal.cause() else { panic!("{refusal:?}") };
     // 2 s deep and a lease of 1/128 s, open to CRITICAL below 0.75 s.
     assert_eq!(opens_in.as_millis(), 1_257);
 }
@@ -368,11 +368,11 @@ fn many_retries_turn_the_advice() {
             controller.tick(&gate, reading(0.0), *now);
         }
         gate.set_levels(Levels::CLOSED);
-        let Decision::Reject(rejection) = lane.admit(&Request::new(Critical, MS), *now, &mut rng)
+        let Decision::Reject(refusal) = lane.admit(&Request::new(Critical, MS), *now, &mut rng)
         else {
             panic!()
         };
-        rejection.advice
+        refusal.advice()
     };
     assert_eq!(advice_after(0, &mut now), Advice::RetryElsewhere);
     assert_eq!(advice_after(10, &mut now), Advice::DontRetry);

@@ -74,8 +74,14 @@ use std::sync::Arc;
 const LEVELS: usize = Criticality::COUNT;
 /// The bucket that everything a customer does counts towards.
 const TOTAL: usize = LEVELS - 1;
+/// Beside the time at which a total is full: that time alone does not tell whether a request may
+/// in, as its customer has limits by criticality or is blocked. Times end before it, in the year
+/// 292 of the clock, so that such a total looks deeper than any other.
+const CLOSELY: u64 = 1 << 63;
 /// Stands in the place of a time at which a bucket is full: never.
 const BLOCKED: u64 = u64::MAX;
+/// The latest time at which a bucket can be full.
+const LATEST: u64 = CLOSELY - 1;
 /// Beside the pace of a total: its customer has limits by criticality, so there are more buckets
 /// to look at. No lease has it, so that nobody takes one for all there is to charge.
 const BY_LEVEL: u64 = !Pace::SLOWEST.bits();
@@ -150,6 +156,7 @@ pub struct QuotaGate {
 #[derive(Debug)]
 #[repr(align(16))]
 struct Bucket {
+    /// A time, and [`CLOSELY`]; or [`BLOCKED`].
     full_at: AtomicU64,
     /// [`Pace`] of the limit, and [`BY_LEVEL`].
     pace: AtomicU64,
@@ -162,7 +169,18 @@ impl Bucket {
 
     #[inline]
     fn depth(&self, now: Timestamp) -> u64 {
-        self.full_at.load(Ordering::Relaxed).saturating_sub(now.as_nanos())
+        let full_at = match self.full_at.load(Ordering::Relaxed) {
+            BLOCKED => BLOCKED,
+            at => at & !CLOSELY,
+        };
+        full_at.saturating_sub(now.as_nanos())
+    }
+
+    /// Whether a bucket is less deep than `leased`, and this is all there is to look at.
+    #[inline]
+    fn is_plainly_within(&self, leased: u64, now: Timestamp) -> bool {
+        // Where the sum wraps, it is looked at closely.
+        self.full_at.load(Ordering::Relaxed) < now.as_nanos().wrapping_add(leased)
     }
 
     #[inline]
@@ -189,7 +207,7 @@ impl Bucket {
         let changed = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
             let pace = self.pace();
             let moves = at != BLOCKED && pace != Pace::UNLIMITED;
-            if moves { change(at, pace) } else { None }
+            if moves { Some(change(at & !CLOSELY, pace)?.min(LATEST) | at & CLOSELY) } else { None }
         });
         changed.is_ok()
     }
@@ -198,7 +216,7 @@ impl Bucket {
     /// `depth_max` by it. Returns whether there was anything to take from.
     fn deepen(&self, mut time: impl FnMut(Pace) -> u64, depth_max: u64, now: Timestamp) -> bool {
         let now = now.as_nanos();
-        let deepest = now.saturating_add(depth_max).min(BLOCKED - 1);
+        let deepest = now.saturating_add(depth_max);
         self.change(|at, pace| Some(at.max(now).saturating_add(time(pace)).min(deepest).max(at)))
     }
 
@@ -260,23 +278,26 @@ impl QuotaGate {
                 by_level = BY_LEVEL;
             }
             let blocked = pace != Pace::UNLIMITED && limit.as_nanos_per_sec() == 0;
+            let closely = if word & BY_LEVEL == 0 { 0 } else { CLOSELY };
             let now = now.as_nanos();
             let _ = bucket.full_at.fetch_update(Ordering::Release, Ordering::Relaxed, |at| {
-                if pace == before && blocked == (at == BLOCKED) {
+                let is_same = blocked == (at == BLOCKED) && (blocked || closely == at & CLOSELY);
+                if pace == before && is_same {
                     return None;
                 }
                 let new = match at {
-                    _ if blocked => BLOCKED,
+                    _ if blocked => return Some(BLOCKED),
                     _ if pace == Pace::UNLIMITED => 0,
-                    BLOCKED => now.saturating_add(self.burst).min(BLOCKED - 1),
+                    BLOCKED => now.saturating_add(self.burst).min(LATEST),
                     at => {
-                        let depth = pace.rescale(at.saturating_sub(now), before);
-                        now.saturating_add(depth).min(BLOCKED - 1)
+                        let depth = (at & !CLOSELY).saturating_sub(now);
+                        now.saturating_add(pace.rescale(depth, before)).min(LATEST)
                     }
                 };
                 // Always another value, so that charges under way look again; a nanosecond sooner
                 // is the least that can be given away.
-                Some(if new == at { at.checked_sub(1).unwrap_or(1) } else { new })
+                let is_other = new | closely != at;
+                Some(if is_other { new } else { new.checked_sub(1).unwrap_or(1) } | closely)
             });
         }
     }
@@ -416,9 +437,8 @@ impl QuotaLane {
     /// nearly everybody does: the bucket is no deeper than leases make it, and there is no other.
     #[inline]
     pub(crate) fn is_plainly_within(&self, customer: CustomerId, now: Timestamp) -> bool {
-        self.totals
-            .get(customer.index())
-            .is_some_and(|total| total.depth(now) <= self.leased && !total.is_by_level())
+        let total = self.totals.get(customer.index());
+        total.is_some_and(|total| total.is_plainly_within(self.leased, now))
     }
 
     /// Charges the estimated `cost` of an admitted request.
@@ -483,10 +503,9 @@ impl QuotaLane {
     ) {
         let index = customer.index();
         let (charged, used) = (charge.cost.as_nanos(), actual.as_nanos());
+        // If limits have changed since, the lease is let go with the next charge.
         if let Some(account) = self.accounts.line(index).map(Account)
-            && let Some(total) = self.totals.get(index)
             && let lease = account.lease()
-            && total.is_all_at(lease.pace)
             && lease.tag() == charge.tag
             && let Some(left) = lease.corrected(charged, used)
         {

@@ -47,7 +47,7 @@ fn admit(lane: &mut Lane, criticality: Criticality) -> Decision {
 fn permit(decision: Decision) -> Permit {
     match decision {
         Decision::Admit(permit) => permit,
-        Decision::Reject(rejection) => panic!("{rejection}"),
+        Decision::Reject(refusal) => panic!("{refusal}"),
     }
 }
 
@@ -66,10 +66,10 @@ fn no_switch_is_lost_to_a_tick() {
         };
         controller(&gate).tick(&gate, overloaded(), NOW);
         join(operator);
-        let Decision::Reject(rejection) = admit(&mut lane, Sheddable) else {
+        let Decision::Reject(refusal) = admit(&mut lane, Sheddable) else {
             panic!("admitted in lame duck");
         };
-        assert_eq!(rejection.reason, Reason::LameDuck);
+        assert_eq!(refusal.reason(), Reason::LameDuck);
         gate.set_lame_duck(false);
         gate.set_levels(tidegate_core::levels::Levels::CLOSED);
         let permit = permit(admit(&mut lane, Sheddable));
@@ -148,13 +148,13 @@ fn a_refusal_beside_a_tick_tells_numbers_that_belong_together() {
             assert!(high, "nothing is asked for but the lowest");
             match admit(&mut lane, Sheddable) {
                 Decision::Admit(_) => {}
-                Decision::Reject(rejection) => {
-                    assert_eq!(rejection.reason, Reason::Overloaded);
-                    let Some(Cause::Signal { signal, utilization, .. }) = rejection.cause else {
-                        panic!("{rejection}");
+                Decision::Reject(refusal) => {
+                    assert_eq!(refusal.reason(), Reason::Overloaded);
+                    let Some(Cause::Signal { signal, utilization, .. }) = refusal.cause() else {
+                        panic!("{refusal}");
                     };
                     let told = (signal, utilization);
-                    // The new shares beside the old cause: that there is no more room.
+                    // Let in by the old share, refused by the new limits: there is no more room.
                     let no_room = (SignalId::QUEUE, Thousandths(850));
                     assert!([no_room, (SIGNAL, Thousandths(9_000))].contains(&told), "{told:?}");
                 }

@@ -274,7 +274,7 @@ impl Backend {
                 let degrade = permit.degrade();
                 Welcome::Admitted { permit: Some(permit), degrade }
             }
-            Decision::Reject(rejection) => Welcome::Refused(rejection),
+            Decision::Reject(refusal) => Welcome::Refused(refusal.into()),
         };
         (welcome, sooner)
     }

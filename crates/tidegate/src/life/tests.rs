@@ -15,7 +15,7 @@ fn config() -> LifeConfig {
 fn refuses(gate: &Arc<AdmissionGate>) -> bool {
     let request = Request::new(Criticality::CriticalPlus, Cost::ZERO);
     let decision = gate.lane().admit(&request, Timestamp::ZERO, &mut SeededRng::new(1));
-    matches!(decision, Decision::Reject(rejection) if rejection.reason == Reason::LameDuck)
+    matches!(decision, Decision::Reject(refusal) if refusal.reason() == Reason::LameDuck)
 }
 
 #[test]

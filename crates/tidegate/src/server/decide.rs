@@ -129,7 +129,8 @@ pub(super) fn judge<'a, B, T>(
         answer,
     };
     match decision {
-        Decision::Reject(rejection) => {
+        Decision::Reject(refusal) => {
+            let rejection = refusal.rejection();
             trace::rejected(&rejection, id);
             let why = Why { task, peer, customer };
             let response = why.reject(&rejection, id, protocol, request.version());
