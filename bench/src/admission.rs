@@ -210,6 +210,7 @@ impl Load {
         move |operations| {
             // On the stack, where no other thread's state is near.
             let (mut now, mut rng) = (clock, rng.fork());
+            let customers = &*customers;
             for i in first..first + operations {
                 now = Timestamp::from_nanos(now.as_nanos() + step);
                 // Known only when the request is there, so that the loop is not built around it.

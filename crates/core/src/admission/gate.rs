@@ -11,7 +11,7 @@ use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::decision::{Advice, Reason, SignalId, Thousandths};
 use crate::levels::Levels;
-use crate::quota::{Keeps, QuotaConfig, QuotaGate, QuotaLane};
+use crate::quota::{ChargedAt, Keeps, QuotaConfig, QuotaGate, QuotaLane};
 use crate::rng::Rng;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::units::{Cost, Timestamp, Utilization, nanos};
@@ -315,14 +315,15 @@ impl Lane {
     pub fn admit(&mut self, request: &Request, now: Timestamp, rng: &mut impl Rng) -> Decision {
         let Request { customer, criticality, cost, deadline, .. } = *request;
         let level = self.gate.level(criticality);
-        let mut keeps = Keeps::Within;
-        // Nearly nobody fails any of these.
-        if deadline <= now || !self.returns.quota.is_plainly_within(customer, now) {
-            match self.look_closely(level, request.charged(), deadline, now) {
-                Ok(found) => keeps = found,
+        // Nearly everybody is so.
+        let plainly = self.returns.quota.plainly_within(customer, now);
+        let (keeps, total) = match plainly {
+            Some(total) if deadline > now => (Keeps::Within, total),
+            _ => match self.look_closely(level, request.charged(), deadline, now) {
+                Ok(keeps) => (keeps, self.returns.quota.total(customer)),
                 Err(reason) => return self.turn_away(level, request.charged(), reason, now),
-            }
-        }
+            },
+        };
         if level.is_closed() {
             return Decision::Reject(self.shed(level, request));
         }
@@ -334,11 +335,12 @@ impl Lane {
                 return self.shed_unless_dark(level, request, now);
             }
         }
+        let at = total.charged_at();
         let rank = Rank::new(criticality, keeps);
         if !self.lease.take(&self.gate.room, self.gate.plan(), rank, cost, now) {
             return self.shed_unless_dark(level, request, now);
         }
-        Decision::Admit(self.enter(level, request, None, now))
+        Decision::Admit(self.enter(level, at, request, None, now))
     }
 
     /// The request is done and has cost `actual`.
@@ -389,6 +391,7 @@ impl Lane {
     fn enter(
         &mut self,
         level: Level,
+        at: ChargedAt,
         request: &Request,
         dark: Option<Reason>,
         now: Timestamp,
@@ -399,7 +402,7 @@ impl Lane {
         let line = &lines[criticality.index()];
         line.add(cell::ADMITTED, 1);
         line.add(cell::ADMITTED_COST, cost.as_nanos());
-        let charge = self.returns.quota.charge(customer, criticality, cost, now);
+        let charge = self.returns.quota.charge_at(at, customer, criticality, cost, now);
         Permit::new(customer, criticality, charge, level.degrade(), dark)
     }
 
@@ -451,7 +454,8 @@ impl Lane {
     ) -> Permit {
         let line = cell::DARK + request.criticality.index();
         self.returns.counts.all()[line].add(index(reason), 1);
-        self.enter(level, &request.into(), Some(reason), now)
+        let at = self.returns.quota.total(request.customer).charged_at();
+        self.enter(level, at, &request.into(), Some(reason), now)
     }
 
     #[cold]

@@ -160,37 +160,49 @@ impl Level {
 pub struct Refusal {
     /// For a refusal by overload the level's word; by quota, in how many nanoseconds it opens.
     word: u64,
-    reason: Reason,
-    criticality: Criticality,
+    /// The reason above the criticality. A whole word, so that it is written as one.
+    about: u64,
 }
+
+/// Where the reason stands.
+const REASON: u32 = 8;
 
 impl Refusal {
     #[inline]
     pub(super) const fn overloaded(level: Level, criticality: Criticality) -> Self {
-        Self { word: level.bits(), reason: Reason::Overloaded, criticality }
+        Self::other(Reason::Overloaded, criticality, level.bits())
     }
 
-    /// For any other of the gate's reasons; out of quota it opens after so many nanoseconds.
-    pub(super) const fn other(reason: Reason, criticality: Criticality, opens_in: u64) -> Self {
-        Self { word: opens_in, reason, criticality }
+    /// For any other of the gate's reasons; out of quota, `word` says when it opens.
+    #[inline]
+    pub(super) const fn other(reason: Reason, criticality: Criticality, word: u64) -> Self {
+        Self { word, about: (reason as u64) << REASON | criticality as u64 }
     }
 
     /// Why.
     #[inline]
     pub const fn reason(&self) -> Reason {
-        self.reason
+        const LAME_DUCK: u64 = Reason::LameDuck as u64;
+        const DEADLINE_PASSED: u64 = Reason::DeadlinePassed as u64;
+        const OUT_OF_QUOTA: u64 = Reason::OutOfQuota as u64;
+        match self.about >> REASON {
+            LAME_DUCK => Reason::LameDuck,
+            DEADLINE_PASSED => Reason::DeadlinePassed,
+            OUT_OF_QUOTA => Reason::OutOfQuota,
+            _ => Reason::Overloaded,
+        }
     }
 
     /// What the request counted as.
     #[inline]
     pub const fn criticality(&self) -> Criticality {
-        self.criticality
+        Criticality::ALL[self.about as usize % Criticality::COUNT]
     }
 
     /// What to do next.
     #[inline]
     pub const fn advice(&self) -> Advice {
-        match self.reason {
+        match self.reason() {
             Reason::Overloaded => Level(self.word).advice(),
             Reason::LameDuck => Advice::RetryElsewhere,
             _ => Advice::DontRetry,
@@ -200,7 +212,7 @@ impl Refusal {
     /// The numbers behind it, where the reason has numbers.
     #[inline]
     pub const fn cause(&self) -> Option<Cause> {
-        match self.reason {
+        match self.reason() {
             Reason::Overloaded => Some(Level(self.word).cause()),
             Reason::OutOfQuota => {
                 Some(Cause::Quota { opens_in: core::time::Duration::from_nanos(self.word) })
@@ -213,9 +225,9 @@ impl Refusal {
     #[inline]
     pub const fn rejection(&self) -> Rejection {
         Rejection {
-            reason: self.reason,
+            reason: self.reason(),
             advice: self.advice(),
-            criticality: self.criticality,
+            criticality: self.criticality(),
             cause: self.cause(),
         }
     }

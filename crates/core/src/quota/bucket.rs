@@ -13,11 +13,23 @@
 //! cost as a fixed-point number, rounded up, as are times, so that no rounding gives more than the
 //! limit.
 
-use crate::units::{CostRate, NANOS};
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::{CostRate, NANOS, Timestamp};
 
 /// Binary places of a [`Pace`]: limits from a millionth of a CPU to a million CPUs keep six digits.
 const PLACES: u32 = 40;
 
+/// Beside the time at which a total is full: that time alone does not tell whether a request may
+/// in, as its customer has limits by criticality or is blocked. Times end before it, in the year
+/// 292 of the clock, so that such a total looks deeper than any other.
+pub(super) const CLOSELY: u64 = 1 << 63;
+/// Stands in the place of a time at which a bucket is full: never.
+pub(super) const BLOCKED: u64 = u64::MAX;
+/// The latest time at which a bucket can be full.
+pub(super) const LATEST: u64 = CLOSELY - 1;
+/// Beside the pace of a total: its customer has limits by criticality, so there are more buckets
+/// to look at. No lease has it, so that nobody takes one for all there is to charge.
+pub(super) const BY_LEVEL: u64 = !Pace::SLOWEST.bits();
 /// How much time a limit needs to make up for one unit of cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace(u64);
@@ -77,6 +89,100 @@ impl Pace {
     #[inline]
     pub(super) const fn tag(self) -> u16 {
         (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
+    }
+}
+
+/// One limit of one customer.
+#[derive(Debug)]
+#[repr(align(16))]
+pub(crate) struct Bucket {
+    /// A time, and [`CLOSELY`]; or [`BLOCKED`].
+    pub(super) full_at: AtomicU64,
+    /// [`Pace`] of the limit, and [`BY_LEVEL`].
+    pub(super) pace: AtomicU64,
+}
+
+impl Bucket {
+    pub(super) fn new() -> Self {
+        Self { full_at: AtomicU64::new(0), pace: AtomicU64::new(Pace::UNLIMITED.bits()) }
+    }
+
+    #[inline]
+    pub(super) fn depth(&self, now: Timestamp) -> u64 {
+        let full_at = match self.full_at.load(Ordering::Relaxed) {
+            BLOCKED => BLOCKED,
+            at => at & !CLOSELY,
+        };
+        full_at.saturating_sub(now.as_nanos())
+    }
+
+    /// Whether a bucket is less deep than `leased`, and this is all there is to look at.
+    #[inline]
+    pub(super) fn is_plainly_within(&self, leased: u64, now: Timestamp) -> bool {
+        // Where the sum wraps, it is looked at closely.
+        self.full_at.load(Ordering::Relaxed) < now.as_nanos().wrapping_add(leased)
+    }
+
+    #[inline]
+    pub(crate) fn charged_at(&self) -> ChargedAt {
+        ChargedAt(self.pace.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn pace(&self) -> Pace {
+        Pace::from_bits(self.pace.load(Ordering::Relaxed) & !BY_LEVEL)
+    }
+
+    #[inline]
+    pub(super) fn is_by_level(&self) -> bool {
+        self.pace.load(Ordering::Relaxed) & BY_LEVEL != 0
+    }
+
+    /// Moves the time at which a bucket is full to what `change` makes of it, knowing the pace of
+    /// the limit that it stands for. Returns whether it did: buckets without a limit and blocked
+    /// ones do not move.
+    fn change(&self, mut change: impl FnMut(u64, Pace) -> Option<u64>) -> bool {
+        // Pairs with the release in `set_limits`: whoever reads what that wrote reads its pace.
+        let changed = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
+            let pace = self.pace();
+            let moves = at != BLOCKED && pace != Pace::UNLIMITED;
+            if moves { Some(change(at & !CLOSELY, pace)?.min(LATEST) | at & CLOSELY) } else { None }
+        });
+        changed.is_ok()
+    }
+
+    /// Makes a bucket deeper by the `time` that it takes at its pace, but not deeper than
+    /// `depth_max` by it. Returns whether there was anything to take from.
+    pub(super) fn deepen(
+        &self,
+        mut time: impl FnMut(Pace) -> u64,
+        depth_max: u64,
+        now: Timestamp,
+    ) -> bool {
+        let now = now.as_nanos();
+        let deepest = now.saturating_add(depth_max);
+        self.change(|at, pace| Some(at.max(now).saturating_add(time(pace)).min(deepest).max(at)))
+    }
+
+    /// Gives back the time for `cost`, rounded down: a nanosecond less than what was taken for it.
+    /// Nothing if it was `taken` at another pace.
+    pub(super) fn lift(&self, cost: u64, taken: Pace) {
+        self.change(|at, pace| {
+            let time = pace.time_for(cost).saturating_sub(1);
+            (pace == taken).then(|| at.saturating_sub(time))
+        });
+    }
+}
+
+/// What a total was charged at when it was looked at: its pace, and [`BY_LEVEL`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChargedAt(u64);
+
+impl ChargedAt {
+    /// Whether a lease that was taken at `pace` is all that a request has to be charged to.
+    #[inline]
+    pub(super) const fn is_all(self, pace: Pace) -> bool {
+        self.0 == pace.bits()
     }
 }
 

@@ -100,6 +100,15 @@ impl Account<'_> {
         }
     }
 
+    /// As [`Account::lease`], where nobody asks for the pace.
+    #[inline]
+    pub(super) fn lease_of_any_pace(self) -> Lease {
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let cells = &self.0.0;
+        let pace = Pace::UNLIMITED;
+        Lease { left: load(&cells[LEFT]), pace, most_and_tag: load(&cells[MOST_AND_TAG]) }
+    }
+
     #[inline]
     pub(super) fn set_left(self, left: u64) {
         self.0.0[LEFT].store(left, Ordering::Relaxed);

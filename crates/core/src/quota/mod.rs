@@ -66,7 +66,8 @@ use crate::customer::CustomerId;
 use crate::fleet::Limits;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::units::{Cost, Timestamp, nanos};
-use bucket::Pace;
+use bucket::{BLOCKED, BY_LEVEL, CLOSELY, LATEST, Pace};
+pub(crate) use bucket::{Bucket, ChargedAt};
 use core::time::Duration;
 use lease::{Account, Lease};
 use std::sync::Arc;
@@ -74,17 +75,6 @@ use std::sync::Arc;
 const LEVELS: usize = Criticality::COUNT;
 /// The bucket that everything a customer does counts towards.
 const TOTAL: usize = LEVELS - 1;
-/// Beside the time at which a total is full: that time alone does not tell whether a request may
-/// in, as its customer has limits by criticality or is blocked. Times end before it, in the year
-/// 292 of the clock, so that such a total looks deeper than any other.
-const CLOSELY: u64 = 1 << 63;
-/// Stands in the place of a time at which a bucket is full: never.
-const BLOCKED: u64 = u64::MAX;
-/// The latest time at which a bucket can be full.
-const LATEST: u64 = CLOSELY - 1;
-/// Beside the pace of a total: its customer has limits by criticality, so there are more buckets
-/// to look at. No lease has it, so that nobody takes one for all there is to charge.
-const BY_LEVEL: u64 = !Pace::SLOWEST.bits();
 /// All leases together are a burst over this: half of what separates two criticalities, so that
 /// leases alone never close a level.
 pub const LEASED: u64 = 8;
@@ -150,84 +140,6 @@ pub struct QuotaGate {
     refused: Arc<Counters>,
     /// Held by whoever sets limits, so that those of two publishers are not mixed.
     publishing: Mutex<()>,
-}
-
-/// One limit of one customer.
-#[derive(Debug)]
-#[repr(align(16))]
-struct Bucket {
-    /// A time, and [`CLOSELY`]; or [`BLOCKED`].
-    full_at: AtomicU64,
-    /// [`Pace`] of the limit, and [`BY_LEVEL`].
-    pace: AtomicU64,
-}
-
-impl Bucket {
-    fn new() -> Self {
-        Self { full_at: AtomicU64::new(0), pace: AtomicU64::new(Pace::UNLIMITED.bits()) }
-    }
-
-    #[inline]
-    fn depth(&self, now: Timestamp) -> u64 {
-        let full_at = match self.full_at.load(Ordering::Relaxed) {
-            BLOCKED => BLOCKED,
-            at => at & !CLOSELY,
-        };
-        full_at.saturating_sub(now.as_nanos())
-    }
-
-    /// Whether a bucket is less deep than `leased`, and this is all there is to look at.
-    #[inline]
-    fn is_plainly_within(&self, leased: u64, now: Timestamp) -> bool {
-        // Where the sum wraps, it is looked at closely.
-        self.full_at.load(Ordering::Relaxed) < now.as_nanos().wrapping_add(leased)
-    }
-
-    #[inline]
-    fn pace(&self) -> Pace {
-        Pace::from_bits(self.pace.load(Ordering::Relaxed) & !BY_LEVEL)
-    }
-
-    #[inline]
-    fn is_by_level(&self) -> bool {
-        self.pace.load(Ordering::Relaxed) & BY_LEVEL != 0
-    }
-
-    /// Whether a lease that was taken at `pace` is all that a request has to be charged to.
-    #[inline]
-    fn is_all_at(&self, pace: Pace) -> bool {
-        self.pace.load(Ordering::Relaxed) == pace.bits()
-    }
-
-    /// Moves the time at which a bucket is full to what `change` makes of it, knowing the pace of
-    /// the limit that it stands for. Returns whether it did: buckets without a limit and blocked
-    /// ones do not move.
-    fn change(&self, mut change: impl FnMut(u64, Pace) -> Option<u64>) -> bool {
-        // Pairs with the release in `set_limits`: whoever reads what that wrote reads its pace.
-        let changed = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Acquire, |at| {
-            let pace = self.pace();
-            let moves = at != BLOCKED && pace != Pace::UNLIMITED;
-            if moves { Some(change(at & !CLOSELY, pace)?.min(LATEST) | at & CLOSELY) } else { None }
-        });
-        changed.is_ok()
-    }
-
-    /// Makes a bucket deeper by the `time` that it takes at its pace, but not deeper than
-    /// `depth_max` by it. Returns whether there was anything to take from.
-    fn deepen(&self, mut time: impl FnMut(Pace) -> u64, depth_max: u64, now: Timestamp) -> bool {
-        let now = now.as_nanos();
-        let deepest = now.saturating_add(depth_max);
-        self.change(|at, pace| Some(at.max(now).saturating_add(time(pace)).min(deepest).max(at)))
-    }
-
-    /// Gives back the time for `cost`, rounded down: a nanosecond less than what was taken for it.
-    /// Nothing if it was `taken` at another pace.
-    fn lift(&self, cost: u64, taken: Pace) {
-        self.change(|at, pace| {
-            let time = pace.time_for(cost).saturating_sub(1);
-            (pace == taken).then(|| at.saturating_sub(time))
-        });
-    }
 }
 
 impl QuotaGate {
@@ -433,20 +345,22 @@ impl QuotaLane {
         bucket ^ self.accounts.touch(customer)
     }
 
-    /// Whether [`QuotaGate::look`] is sure to find that `customer` keeps within its limit, as
-    /// nearly everybody does: the bucket is no deeper than leases make it, and there is no other.
+    /// The total of `customer` if [`QuotaGate::look`] is sure to find that it keeps within its
+    /// limit, as nearly everybody does: the bucket is no deeper than leases make it, and there is
+    /// no other.
     #[inline]
-    pub(crate) fn is_plainly_within(&self, customer: CustomerId, now: Timestamp) -> bool {
-        let total = self.totals.get(customer.index());
-        total.is_some_and(|total| total.is_plainly_within(self.leased, now))
+    pub(crate) fn plainly_within(&self, customer: CustomerId, now: Timestamp) -> Option<&Bucket> {
+        let total = self.totals.get(customer.index())?;
+        total.is_plainly_within(self.leased, now).then_some(total)
+    }
+
+    /// What everything that `customer` does counts towards.
+    #[inline]
+    pub(crate) fn total(&self, customer: CustomerId) -> &Bucket {
+        &self.gate.totals[self.gate.known(customer)]
     }
 
     /// Charges the estimated `cost` of an admitted request.
-    #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "a third of a request's cost is passing values around"
-    )]
     pub fn charge(
         &mut self,
         customer: CustomerId,
@@ -454,11 +368,27 @@ impl QuotaLane {
         cost: Cost,
         now: Timestamp,
     ) -> Charge {
-        let index = customer.index();
-        if let Some(account) = self.accounts.line(index).map(Account)
-            && let Some(total) = self.totals.get(index)
+        let at = self.total(customer).charged_at();
+        self.charge_at(at, customer, criticality, cost, now)
+    }
+
+    /// The same for whoever has looked.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a third of a request's cost is passing values around"
+    )]
+    pub(crate) fn charge_at(
+        &mut self,
+        at: ChargedAt,
+        customer: CustomerId,
+        criticality: Criticality,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Charge {
+        if let Some(account) = self.accounts.line(customer.index()).map(Account)
             && let lease = account.lease()
-            && total.is_all_at(lease.pace)
+            && at.is_all(lease.pace)
             && let Some(left) = lease.less(cost.as_nanos())
         {
             account.count(criticality, cost.as_nanos());
@@ -501,11 +431,10 @@ impl QuotaLane {
         actual: Cost,
         now: Timestamp,
     ) {
-        let index = customer.index();
         let (charged, used) = (charge.cost.as_nanos(), actual.as_nanos());
         // If limits have changed since, the lease is let go with the next charge.
-        if let Some(account) = self.accounts.line(index).map(Account)
-            && let lease = account.lease()
+        if let Some(account) = self.accounts.line(customer.index()).map(Account)
+            && let lease = account.lease_of_any_pace()
             && lease.tag() == charge.tag
             && let Some(left) = lease.corrected(charged, used)
         {
