@@ -11,9 +11,11 @@
 //! rounds begin          so often, but not more often than was configured
 //! ```
 //!
-//! A report that arrives in the middle of one round is answered at the end of the next, which has
-//! taken all of it into account: within 4/5 of its interval however large the fleet, as long as
-//! the machine can do the work at all.
+//! A report that arrives in the middle of one round has been seen whole when the next has come as
+//! far, and is answered then: after as long as a round lasts, 2/5 of its interval however large the
+//! fleet, as long as the machine can do the work at all. What is left of the interval is for the
+//! way there and back, and for a machine that is late. In a fleet that is not busy everyone is told
+//! at the ends of rounds, which are short then.
 //!
 //! **When it is wrong.** A fleet that is too much for the machine makes rounds longer than they may
 //! be. Half of the time is left for reports even then: limits come later, and nobody is lost.
