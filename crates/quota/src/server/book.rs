@@ -387,6 +387,11 @@ impl Book {
         }
     }
 
+    /// Who has limits of its own: by the file, or by the server above once that was heard.
+    pub(crate) fn named(&self) -> impl Iterator<Item = &String> {
+        self.service.customers.keys()
+    }
+
     /// How many rounds there were.
     pub(crate) const fn rounds(&self) -> Rounds {
         self.rounds
