@@ -25,7 +25,9 @@
 //!
 //! A number of an election proves nothing by itself, and whoever takes a zone's place has all that
 //! its tasks may use. So the place of one who stands for others is only for the same identity, or
-//! for those who are named as such; anybody else waits until it is forgotten.
+//! for those who are named as such; anybody else waits until it is forgotten. Whoever took a name
+//! without being named as one who may, by whatever number, makes way for those who are: by an
+//! election that is not later these join anew, as they have no part in what that one held.
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
@@ -208,7 +210,7 @@ impl Fleet {
     }
 
     /// Whether `speaker` may speak by this name: not if somebody else stands for others by it, or
-    /// has been elected since.
+    /// has been elected since, unless `speaker` is named as one who may and that one is not.
     pub fn check_name(&self, name: &str, speaker: Speaker<'_>) -> Result<(), Taken> {
         let Some(slot) = self.ledger.slot_named(name) else { return Ok(()) };
         let task = &self.ledger.tasks[slot];
@@ -217,6 +219,9 @@ impl Fleet {
         }
         if !speaker.named && task.identity.as_deref() != speaker.identity {
             return Err(Taken::Another);
+        }
+        if speaker.named && !task.named {
+            return Ok(());
         }
         if task.reign > speaker.reign {
             return Err(Taken::Later { known: task.reign, found: speaker.reign });
@@ -237,6 +242,17 @@ impl Fleet {
             // Of those who stand for themselves nobody asks.
             let stands = speaker.identity.filter(|_| speaker.reign > 0);
             task.identity = stands.map(Box::from);
+            task.named = speaker.named;
+        }
+    }
+
+    /// `task` stands for so many from now on, up to [`FleetConfig::weight_max`].
+    pub fn set_weight(&mut self, task: TaskId, weight: u32) {
+        if let Some(slot) = self.ledger.slot(task) {
+            let weight = weight.clamp(1, self.config.weight_max);
+            if core::mem::replace(&mut self.ledger.tasks[slot].weight, weight) != weight {
+                self.ledger.mark_customers_of(slot);
+            }
         }
     }
 

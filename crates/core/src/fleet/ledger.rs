@@ -61,6 +61,8 @@ pub(super) struct Task {
     pub(super) reign: u64,
     /// Who stands for them, if that was proved.
     pub(super) identity: Option<Box<str>>,
+    /// It was named as one who may.
+    pub(super) named: bool,
     /// When its lease ends, or when it is forgotten.
     pub(super) deadline: Timestamp,
     /// All grants up to this one have arrived.
@@ -255,6 +257,7 @@ impl Ledger {
             weight: 1,
             reign: 0,
             identity: None,
+            named: false,
             deadline: Timestamp::ZERO,
             acked: 0,
             pushed: 0,
