@@ -1,7 +1,9 @@
 //! An etcd of three members on loopback.
 
 use crate::until;
+use core::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -83,6 +85,19 @@ impl Etcd {
     /// Kills a member.
     pub(crate) fn kill(&mut self, n: usize) {
         self.members[n] = None;
+    }
+
+    /// Whether a member says that it can read what most of them agree on.
+    pub(crate) fn is_healthy(&self, n: usize) -> bool {
+        let ask = || {
+            let mut member = TcpStream::connect(self.clients[n])?;
+            member.set_read_timeout(Some(Duration::from_secs(2)))?;
+            member.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            member.read_to_string(&mut answer)?;
+            std::io::Result::Ok(answer)
+        };
+        ask().is_ok_and(|answer| answer.contains(r#""health":"true""#))
     }
 
     pub(crate) const fn clients(&self) -> [SocketAddr; MEMBERS] {

@@ -4,7 +4,7 @@ use crate::etcd::Etcd;
 use crate::fleet::{Fleet, SERVICES};
 use crate::judge::{judge, judge_leaders};
 use crate::servers::{Servers, status};
-use crate::{asked, sleep, until};
+use crate::{asked, until};
 use core::time::Duration;
 use rustix::process::Signal;
 use std::sync::{Arc, Mutex};
@@ -14,8 +14,13 @@ use tidegate_wire::proto::tidegate::quota::v1::{Hello, ServerMessage, TaskMessag
 
 /// Within so long a new leader is there.
 const SOON: Duration = Duration::from_secs(5);
-/// Twenty reports of each task.
-const REPORTS: Duration = Duration::from_secs(2);
+/// Thirty reports of each task: whatever a leader makes of them has been enforced by then.
+const REPORTS: Duration = Duration::from_secs(3);
+/// Longer than a leader's lease of three seconds: one that could not renew it has stopped by then,
+/// and another could lead.
+const LEASE: Duration = Duration::from_secs(5);
+/// Within so long a leader stops that cannot renew its lease.
+const STOPS: Duration = Duration::from_secs(4);
 
 struct World {
     etcd: Etcd,
@@ -57,6 +62,15 @@ impl World {
         });
     }
 
+    /// Goes on for so long. What is judged is what the fleet has done over some time, so that time
+    /// has to pass, and the fleet has to have done something until its end.
+    fn watch(&self, span: Duration) {
+        let since = Instant::now();
+        until("the fleet goes on", || {
+            self.fleet.steps().last().is_some_and(|step| step.at > since + span)
+        });
+    }
+
     fn judge(&self) {
         judge(&self.fleet.steps(), self.calm);
         judge_leaders(&self.servers.told());
@@ -85,14 +99,14 @@ fn a_leader_that_is_killed_or_ended_is_replaced() {
         status.is_some_and(|status| !status.leads && status.leader == leader)
     });
     world.learned();
-    sleep(3.0);
+    world.watch(REPORTS);
     world.judge();
 
     // One that is told to end gives its lease back, so the next need not wait for its end.
     world.servers.signal(world.leader, Signal::TERM);
     let took = world.another();
     assert!(took < Duration::from_millis(2_500), "{took:?}");
-    sleep(2.0);
+    world.watch(REPORTS);
     world.judge();
 }
 
@@ -222,7 +236,7 @@ fn a_leader_that_is_cut_off_from_etcd_stops_before_another_leads() {
         let status = world.servers.latest(old, since);
         status.is_some_and(|status| !status.leads && status.trouble.contains("does not answer"))
     });
-    sleep(3.0);
+    world.watch(REPORTS);
     // What it has sent arrives late, and changes nothing.
     world.servers.cut(old, false);
     let since = Instant::now();
@@ -232,7 +246,7 @@ fn a_leader_that_is_cut_off_from_etcd_stops_before_another_leads() {
         status.is_some_and(|status| status.leader == leader && status.trouble.is_empty())
     });
     world.learned();
-    sleep(3.0);
+    world.watch(REPORTS);
     assert!(world.fleet.is_with(world.epoch));
     world.judge();
 }
@@ -246,7 +260,7 @@ fn an_etcd_that_loses_members_is_borne_and_without_it_limits_hold() {
     // One at a time: whichever of them leads the others, quotas go on.
     for n in 0..2 {
         world.etcd.kill(n);
-        sleep(5.0);
+        world.watch(LEASE);
         let since = Instant::now();
         let (leader, epoch, _) = world.servers.leader(world.epoch - 1, None);
         until("somebody leads", || {
@@ -254,12 +268,17 @@ fn an_etcd_that_loses_members_is_borne_and_without_it_limits_hold() {
             status.is_some_and(|status| status.leads && status.epoch == epoch)
         });
         world.etcd.run(n);
-        sleep(2.0);
+        until("the member is back", || world.etcd.is_healthy(n));
     }
     // Two are gone: nobody can lead.
     world.etcd.kill(0);
     world.etcd.kill(1);
-    sleep(4.0);
+    let since = Instant::now();
+    let took = until("nobody leads", || {
+        (0..3).all(|n| world.servers.latest(n, since).is_some_and(|status| !status.leads))
+    });
+    assert!(took < STOPS, "{took:?}");
+    world.watch(REPORTS);
     for n in 0..3 {
         assert!(!world.servers.status(n).leads, "server {n} leads by nobody's leave");
     }
@@ -270,6 +289,6 @@ fn an_etcd_that_loses_members_is_borne_and_without_it_limits_hold() {
         let leads = |n| world.servers.latest(n, since).is_some_and(|status| status.leads);
         (0..3).any(leads)
     });
-    sleep(3.0);
+    world.watch(REPORTS);
     world.judge();
 }

@@ -46,10 +46,6 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     began.elapsed()
 }
 
-fn sleep(seconds: f64) {
-    std::thread::sleep(Duration::from_secs_f64(seconds));
-}
-
 fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }

@@ -240,7 +240,8 @@ impl Resource {
     /// The server above has answered.
     pub fn hear(&mut self, provision: &Provision, now: Timestamp) {
         let Some(above) = &mut self.above else { return };
-        if !above.is_heard() {
+        let first = !above.is_heard();
+        if first {
             self.learning_until = above.since() + provision.algorithm.learning_duration();
         }
         above.hear(provision, now);
@@ -249,6 +250,29 @@ impl Resource {
             self.capacity = template.capacity();
             self.template = template;
             self.shares = None;
+        }
+        if first {
+            self.disbelieve();
+        }
+    }
+
+    /// Before the server above was heard of clients were believed whatever they said to have. Nobody
+    /// can have more than there is in all: what is above that counts against nobody else.
+    fn disbelieve(&mut self) {
+        let most = self.most();
+        for client in self.clients.values_mut() {
+            client.lease.capacity = client.lease.capacity.min(most);
+            client.kept = client.kept.min(most - client.lease.capacity);
+        }
+        self.add_up_has();
+    }
+
+    /// What one client can have at most.
+    fn most(&self) -> f64 {
+        match self.template.algorithm().kind() {
+            _ if !self.is_heard() => f64::INFINITY,
+            Kind::NoAlgorithm => f64::INFINITY,
+            Kind::Static | Kind::ProportionalShare | Kind::FairShare => self.capacity,
         }
     }
 
@@ -413,7 +437,7 @@ impl Resource {
     /// What someone gets while others may have leases that are not known, and until when: what it
     /// says it has, but no more than there is in all, which nobody can have. If that is more than
     /// others leave of what came from above, nothing is added to it and it ends when it would have.
-    /// Before the server above was heard of nobody knows how much there is.
+    /// Before the server above was heard of nobody knows how much there is; see `disbelieve`.
     fn learn(
         &self,
         request: &Request,
@@ -424,12 +448,7 @@ impl Resource {
         let Some(has) = request.has(now) else {
             return (self.unlearned(demand, others, now), self.lease_end());
         };
-        let most = match self.template.algorithm().kind() {
-            _ if !self.is_heard() => f64::INFINITY,
-            Kind::NoAlgorithm => f64::INFINITY,
-            Kind::Static | Kind::ProportionalShare | Kind::FairShare => self.capacity,
-        };
-        let capacity = amount(has.capacity).min(most);
+        let capacity = amount(has.capacity).min(self.most());
         if self.above.is_some() {
             let covered = self.is_heard() && others + capacity <= self.capacity;
             return (capacity, if covered { self.lease_end() } else { has.expiry });

@@ -4,6 +4,11 @@
 //! tasks and has the limits of every customer of whom something changed divided anew; what that may
 //! push is explained in `round`.
 //!
+//! **What an answer has seen.** Customers wait for their turn in one line, in which each stands once:
+//! whoever is marked while it stands there has what marked it seen by the same look. So a report has
+//! been seen whole when all have had their turn that stood there when it came, and neither before nor
+//! only at the end of a round: that is what [`Fleet::divided`] counts, and [`Answer::due`] names.
+//!
 //! **Learning.** A new leader knows nothing. Until every grant of the old one was reported or has
 //! ended, tasks keep what they say they have; nobody is cut, and nobody gets more than its floor.
 //! Who comes later with something from before can only have the safe share of a grant that has
@@ -20,7 +25,9 @@
 //!
 //! A number of an election proves nothing by itself, and whoever takes a zone's place has all that
 //! its tasks may use. So the place of one who stands for others is only for the same identity, or
-//! for those who are named as such; anybody else waits until it is forgotten.
+//! for those who are named as such; anybody else waits until it is forgotten. Whoever took a name
+//! without being named as one who may, by whatever number, makes way for those who are: by an
+//! election that is not later these join anew, as they have no part in what that one held.
 
 use super::allocate::Levels;
 use super::config::{FleetConfig, FleetConfigError};
@@ -46,8 +53,10 @@ pub struct Fleet {
     ledger: Ledger,
     /// Where the search for idle entries goes on.
     sweep: usize,
-    /// Customers that this round has to look at.
-    due: Vec<u32>,
+    /// How many of those who wait this round has to look at.
+    due: usize,
+    /// How many were looked at so far, in all rounds.
+    divided: u64,
     /// By how much the leader is behind.
     lag: Duration,
     divider: CustomerDivider,
@@ -70,7 +79,8 @@ impl Fleet {
             ledger: Ledger::new(epoch, config.tasks_max, default),
             config,
             sweep: 0,
-            due: Vec::new(),
+            due: 0,
+            divided: 0,
             lag: Duration::ZERO,
             divider: CustomerDivider::new(epoch),
         })
@@ -200,7 +210,7 @@ impl Fleet {
     }
 
     /// Whether `speaker` may speak by this name: not if somebody else stands for others by it, or
-    /// has been elected since.
+    /// has been elected since, unless `speaker` is named as one who may and that one is not.
     pub fn check_name(&self, name: &str, speaker: Speaker<'_>) -> Result<(), Taken> {
         let Some(slot) = self.ledger.slot_named(name) else { return Ok(()) };
         let task = &self.ledger.tasks[slot];
@@ -209,6 +219,9 @@ impl Fleet {
         }
         if !speaker.named && task.identity.as_deref() != speaker.identity {
             return Err(Taken::Another);
+        }
+        if speaker.named && !task.named {
+            return Ok(());
         }
         if task.reign > speaker.reign {
             return Err(Taken::Later { known: task.reign, found: speaker.reign });
@@ -229,6 +242,17 @@ impl Fleet {
             // Of those who stand for themselves nobody asks.
             let stands = speaker.identity.filter(|_| speaker.reign > 0);
             task.identity = stands.map(Box::from);
+            task.named = speaker.named;
+        }
+    }
+
+    /// `task` stands for so many from now on, up to [`FleetConfig::weight_max`].
+    pub fn set_weight(&mut self, task: TaskId, weight: u32) {
+        if let Some(slot) = self.ledger.slot(task) {
+            let weight = weight.clamp(1, self.config.weight_max);
+            if core::mem::replace(&mut self.ledger.tasks[slot].weight, weight) != weight {
+                self.ledger.mark_customers_of(slot);
+            }
         }
     }
 
@@ -351,7 +375,8 @@ impl Fleet {
         if named < self.ledger.tasks[slot].entries.len() {
             self.ledger.rest_unmentioned(slot);
         }
-        Ok(Answer { renewed, dropped })
+        let due = self.divided + self.ledger.dirty.len() as u64;
+        Ok(Answer { renewed, dropped, due })
     }
 
     /// One round: ends leases, and divides the limits of every customer of whom something has
@@ -380,12 +405,10 @@ impl Fleet {
             self.sweep = (self.sweep + 1) % count;
             self.ledger.mark(self.sweep);
         }
-        // They are taken from the end.
-        self.due.append(&mut self.ledger.dirty);
-        self.due.reverse();
-        round.customers = self.due.len();
+        self.due = self.ledger.dirty.len();
+        round.customers = self.due;
         let pairs = |&customer: &u32| self.ledger.customers[customer as usize].entries.len();
-        round.pairs = self.due.iter().map(pairs).sum();
+        round.pairs = self.ledger.dirty.iter().map(pairs).sum();
         round
     }
 
@@ -394,8 +417,12 @@ impl Fleet {
     pub fn step(&mut self, now: Timestamp, pairs: usize, changes: &mut Vec<Change>) -> bool {
         let learning = self.is_learning(now);
         let mut left = pairs;
-        while let Some(customer) = self.due.pop() {
+        while self.due > 0
+            && let Some(customer) = self.ledger.dirty.pop_front()
+        {
             let index = customer as usize;
+            self.due -= 1;
+            self.divided += 1;
             let count = self.ledger.customers[index].entries.len();
             let more =
                 self.divider.divide(&mut self.ledger, &self.config, index, learning, now, changes);
@@ -408,7 +435,13 @@ impl Fleet {
                 break;
             }
         }
-        !self.due.is_empty()
+        self.due > 0
+    }
+
+    /// How many times a customer's limits were divided so far. A report has been taken into account
+    /// when that is as many as its [`Answer::due`].
+    pub const fn divided(&self) -> u64 {
+        self.divided
     }
 
     fn set_limits(&mut self, customer: CustomerId, limits: Limits) {

@@ -13,7 +13,7 @@ use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::units::{CostRate, Ratio, Timestamp};
 use core::mem::take;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The higher of both at every level.
 pub(super) fn higher(a: Levels, b: Levels) -> Levels {
@@ -61,6 +61,8 @@ pub(super) struct Task {
     pub(super) reign: u64,
     /// Who stands for them, if that was proved.
     pub(super) identity: Option<Box<str>>,
+    /// It was named as one who may.
+    pub(super) named: bool,
     /// When its lease ends, or when it is forgotten.
     pub(super) deadline: Timestamp,
     /// All grants up to this one have arrived.
@@ -214,7 +216,8 @@ pub(super) struct Ledger {
     pub(super) vacant_customers: Vec<u32>,
     task_names: BTreeMap<String, u32>,
     customer_names: BTreeMap<String, u32>,
-    pub(super) dirty: Vec<u32>,
+    /// Customers that wait to be looked at, in the order in which they were marked.
+    pub(super) dirty: VecDeque<u32>,
 }
 
 impl Ledger {
@@ -254,6 +257,7 @@ impl Ledger {
             weight: 1,
             reign: 0,
             identity: None,
+            named: false,
             deadline: Timestamp::ZERO,
             acked: 0,
             pushed: 0,
@@ -339,10 +343,10 @@ impl Ledger {
         Some(index as usize)
     }
 
-    /// Has the customer looked at in the next round.
+    /// Has the customer looked at, after all that wait for it.
     pub(super) fn mark(&mut self, customer: usize) {
         if !core::mem::replace(&mut self.customers[customer].dirty, true) {
-            self.dirty.push(customer as u32);
+            self.dirty.push_back(customer as u32);
         }
     }
 
@@ -352,7 +356,7 @@ impl Ledger {
         }
     }
 
-    /// All customers of a task are looked at in the next round.
+    /// All customers of a task are looked at.
     pub(super) fn mark_customers_of(&mut self, slot: usize) {
         for i in 0..self.tasks[slot].entries.len() {
             self.mark(self.tasks[slot].entries[i].0 as usize);
@@ -388,7 +392,7 @@ impl Ledger {
             let entry = &mut customer.entries[place as usize];
             if entry.stamp() != task.stamp && entry.rest() && !customer.dirty {
                 customer.dirty = true;
-                self.dirty.push(index);
+                self.dirty.push_back(index);
             }
         }
     }

@@ -82,6 +82,9 @@ pub struct Answer {
     pub renewed: bool,
     /// Lines that were left out, as the task has too many customers.
     pub dropped: usize,
+    /// What is granted takes all of the report into account once
+    /// [`Fleet::divided`](super::Fleet::divided) has come so far.
+    pub due: u64,
 }
 
 /// A new grant.

@@ -11,9 +11,11 @@
 //! rounds begin          so often, but not more often than was configured
 //! ```
 //!
-//! A report that arrives in the middle of one round is answered at the end of the next, which has
-//! taken all of it into account: within 4/5 of its interval however large the fleet, as long as
-//! the machine can do the work at all.
+//! A report that arrives in the middle of one round has been seen whole when the next has come as
+//! far, and is answered then: after as long as a round lasts, 2/5 of its interval however large the
+//! fleet, as long as the machine can do the work at all. What is left of the interval is for the
+//! way there and back, and for a machine that is late. In a fleet that is not busy everyone is told
+//! at the ends of rounds, which are short then.
 //!
 //! **When it is wrong.** A fleet that is too much for the machine makes rounds longer than they may
 //! be. Half of the time is left for reports even then: limits come later, and nobody is lost.
@@ -80,6 +82,9 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::{Fleet, FleetConfig, Limits, Usage};
+    use crate::units::{CostRate, Timestamp};
+    use std::collections::VecDeque;
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -125,6 +130,63 @@ mod tests {
             now += pace.step(ms(2), now, done, 1_000);
         }
         assert!(now >= ms(3_990) && now <= ms(4_100), "{now:?}");
+    }
+
+    /// The longest that a report waits until all of it was seen, in milliseconds, where a round has
+    /// 64 steps that take so long each, and a hundred tasks report once a second, one after the
+    /// other: in the first second, when nobody knows yet what a round costs, and later.
+    fn seen_within(took: Duration) -> [u128; 2] {
+        let start = Timestamp::from_secs(1_000);
+        let mut fleet =
+            Fleet::new(FleetConfig::default(), 1, Limits::ZERO, Timestamp::ZERO).unwrap();
+        let limits = Limits::total(CostRate::from_cpus(1.0).unwrap());
+        let customers: Vec<_> =
+            (0..64).map(|n| fleet.set_customer(&format!("{n}"), limits).unwrap()).collect();
+        let tasks: Vec<_> =
+            (0..100).map(|n| fleet.join(&format!("{n}"), 1, start).unwrap()).collect();
+        let mut pace = Pace::new(ms(250), ms(1_000));
+        let (mut now, mut began, mut done, mut steps) = (Duration::ZERO, Duration::ZERO, 0, 0);
+        let (mut reports, mut waiting) = (0, VecDeque::new());
+        let (mut first, mut later) = (Duration::ZERO, Duration::ZERO);
+        while now < ms(6_000) {
+            while ms(10) * reports <= now {
+                let (at, round) = (ms(10) * reports, u64::from(reports) / 100);
+                let demand = [CostRate::from_nanos_per_sec(1_000 + round); 4];
+                let used = demand;
+                let lines =
+                    customers.iter().map(|&customer| Usage { customer, used, demand, has: None });
+                let task = tasks[reports as usize % 100];
+                let said = fleet.report(task, None, lines, start + now).unwrap();
+                waiting.push_back((said.due, at));
+                reports += 1;
+            }
+            if done == 0 {
+                (began, steps) = (now, fleet.begin(start + now).customers);
+            }
+            let more = fleet.step(start + now, 1, &mut Vec::new());
+            now += took;
+            done += 1;
+            while let Some(&(_, at)) = waiting.front().filter(|(due, _)| *due <= fleet.divided()) {
+                waiting.pop_front();
+                let longest = if at < ms(1_000) { &mut first } else { &mut later };
+                *longest = (*longest).max(now - at);
+            }
+            let since = now - began;
+            now += if more { pace.step(took, since, done, steps) } else { pace.end(took, since) };
+            done = if more { done } else { 0 };
+        }
+        assert!(waiting.iter().all(|(_, at)| *at + later >= ms(6_000)), "all others were seen");
+        [first, later].map(|longest| longest.as_millis())
+    }
+
+    #[test]
+    fn all_of_a_report_was_seen_after_as_long_as_a_round_may_last() {
+        // Rounds of 32, 128 and 256 ms of work. Of the first there are four a second, and the last
+        // has to leave as much time again for reports.
+        for (took, most) in [(ms(1) / 2, 252), (ms(2), 402), (ms(4), 520)] {
+            let [first, later] = seen_within(took);
+            assert!(first <= 525 && later <= most, "{took:?}: {first} ms, then {later} ms");
+        }
     }
 
     #[test]

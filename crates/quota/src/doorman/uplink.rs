@@ -15,7 +15,7 @@ use crate::link::{Link, LinkError, Route};
 use core::time::Duration;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
-use tidegate_core::rng::SeededRng;
+use tidegate_core::rng::{Rng as _, SeededRng};
 use tidegate_wire::proto::doorman as wire;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -85,10 +85,16 @@ impl Uplink {
         let Some(route) = Route::new(link, &parent.servers, &mut dice)? else {
             return Ok(Self(tokio::spawn(async {})));
         };
-        let name = parent.name.clone().unwrap_or_else(crate::client::own_name);
+        let name = parent.name.clone().unwrap_or_else(|| unnamed(&mut dice));
         let asking = Asking { master, above, name, line: Line::new(route), dice };
         Ok(Self(tokio::spawn(asking.run())))
     }
+}
+
+/// What a server is called above that was given no name. A lease there belongs to a name, and in
+/// containers host and process number may be those of another, so there is something by chance.
+fn unnamed(dice: &mut SeededRng) -> String {
+    format!("{}:{:016x}", crate::client::own_name(), dice.next_u64())
 }
 
 impl Drop for Uplink {

@@ -9,7 +9,7 @@ use super::owner::{Opened, Owner};
 use super::seat::{NotLeader, Seat};
 use super::stream::{Said, StreamId, Words};
 use super::{Inner, Server};
-use crate::access::{Access, Caller, Pass};
+use crate::access::{Access, Caller, Pass, Reporter};
 use crate::election::fence::Fence;
 use crate::message::{check_usages, generation};
 use crate::name::is_name;
@@ -78,6 +78,7 @@ impl Quota for Answers {
         let pass = Pass::new(&self.inner.access, caller, &hello.service);
         let stands = hello.reign > 0;
         let reporter = pass.report(stands)?;
+        let right = (stands || hello.weight > 1).then(|| reporter.clone());
         let owner = self.inner.owner(&hello.service)?;
         let first = read(first)?;
         // After an election everybody resumes what another leader knows of.
@@ -91,7 +92,7 @@ impl Quota for Answers {
         let (fence, seat) = (owner.fence.clone(), Arc::clone(&self.inner.seat));
         let clock = self.inner.clock.clone();
         let reader = tokio::spawn(async move {
-            let listener = Listener { owner, id, haste, pass, stands };
+            let listener = Listener { owner, id, haste, pass, stands, right };
             let ended = listener.listen(first, said, || clock.now()).await;
             if let (Err(status), Some(out)) = (ended, out.upgrade()) {
                 // One that does not read does not learn why, either.
@@ -138,9 +139,23 @@ struct Listener {
     pass: Pass,
     /// For other tasks.
     stands: bool,
+    /// By which right it counts as more than one; nothing if it does not.
+    right: Option<Reporter>,
 }
 
 impl Listener {
+    /// Whether it may go on, by lists that have changed. Whoever counts as more than one by another
+    /// right than it came with has to come again, to be given the weight that it has by that.
+    fn check(&mut self) -> Result<(), Status> {
+        let now = self.pass.report(self.stands)?;
+        match &self.right {
+            Some(before) if *before != now => {
+                Err(Status::aborted("who may stand for other tasks has changed: open a new stream"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn listen(
         mut self,
         first: Said,
@@ -164,7 +179,7 @@ impl Listener {
                 break Err(status);
             }
             if self.pass.is_stale()
-                && let Err(status) = self.pass.report(self.stands)
+                && let Err(status) = self.check()
             {
                 break Err(status);
             }

@@ -43,7 +43,7 @@ enum Order {
     Close(StreamId),
     Reload(Box<Service>),
     Provide(Provided),
-    Stop,
+    Stop(oneshot::Sender<wire::ServiceStatus>),
     Status(oneshot::Sender<(wire::ServiceStatus, Rounds)>),
 }
 
@@ -59,6 +59,13 @@ pub(crate) struct Owner {
     /// What of it may still be sent.
     pub(crate) fence: Fence,
     joins: Arc<Mutex<Joins>>,
+}
+
+/// What is owned.
+struct Owned {
+    name: String,
+    book: Book,
+    costs: Costs,
 }
 
 /// For how long the book counts.
@@ -79,9 +86,10 @@ impl Owner {
         let (orders, inbox) = mpsc::channel(ORDERS);
         let every = (service.round_every, service.report_every);
         let reign = Reign { fence: fence.clone(), clock };
-        tokio::spawn(own(name, book, inbox, every, reign));
         let costs = Costs::new(service.hit, service.fleet.customers_max);
-        costs.name(service.customers.keys());
+        costs.name(book.named());
+        let owned = Owned { name, book, costs: costs.clone() };
+        tokio::spawn(own(owned, inbox, every, reign));
         Self { orders, service: Arc::new(service.clone()), costs, fence, joins: Arc::default() }
     }
 
@@ -115,22 +123,22 @@ impl Owner {
         let _ = self.orders.send(Order::Close(of)).await;
     }
 
-    /// Another file. That of a zone names nobody once the server above was heard of.
-    pub(crate) async fn reload(&self, service: Service, of_a_zone: bool) {
-        if !of_a_zone {
-            self.costs.name(service.customers.keys());
-        }
+    /// Another file.
+    pub(crate) async fn reload(&self, service: Service) {
         let _ = self.orders.send(Order::Reload(Box::new(service))).await;
     }
 
     /// Limits of the server above.
     pub(crate) async fn provide(&self, provided: Provided) {
-        self.costs.name(provided.customers.keys());
         let _ = self.orders.send(Order::Provide(provided)).await;
     }
 
-    pub(crate) async fn stop(&self) {
-        let _ = self.orders.send(Order::Stop).await;
+    /// Ends it, and all streams. Returns how things stood when nobody was heard or told anything
+    /// any more; nothing if it had ended before.
+    pub(crate) async fn stop(&self) -> Option<wire::ServiceStatus> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(Order::Stop(reply)).await.ok()?;
+        answer.await.ok()
     }
 
     pub(crate) async fn status(&self) -> Option<wire::ServiceStatus> {
@@ -150,8 +158,7 @@ fn gone() -> Status {
 }
 
 async fn own(
-    name: String,
-    mut book: Book,
+    mut owned: Owned,
     mut inbox: mpsc::Receiver<Order>,
     (round_every, report_every): (Duration, Duration),
     reign: Reign,
@@ -164,6 +171,7 @@ async fn own(
         tokio::select! {
             biased;
             () = &mut next => {
+                let book = &mut owned.book;
                 let start = Instant::now();
                 let mut more = false;
                 if !book.is_amid() {
@@ -190,8 +198,15 @@ async fn own(
                 next.as_mut().reset(end + pause);
             }
             order = inbox.recv() => match order {
-                None | Some(Order::Stop) => return,
-                Some(order) => obey(&name, &mut book, order, &reign),
+                None => return,
+                Some(Order::Stop(reply)) => {
+                    let Owned { name, book, .. } = owned;
+                    let status = book.status(&name);
+                    drop(book);
+                    let _ = reply.send(status);
+                    return;
+                }
+                Some(order) => obey(&mut owned, order, &reign),
             },
         }
     }
@@ -205,7 +220,8 @@ impl Reign {
     }
 }
 
-fn obey(name: &str, book: &mut Book, order: Order, reign: &Reign) {
+fn obey(owned: &mut Owned, order: Order, reign: &Reign) {
+    let Owned { name, book, costs } = owned;
     match order {
         Order::Open(hello, reporter, reply) => {
             let (out, messages) = mpsc::channel(BACKLOG);
@@ -221,10 +237,17 @@ fn obey(name: &str, book: &mut Book, order: Order, reign: &Reign) {
             None => book.end_streams(),
         },
         Order::Close(of) => book.close(of),
-        Order::Reload(service) => book.reload(*service),
-        Order::Provide(provided) => book.provide(provided),
+        // Whom the file names counts until the server above of a zone has named others.
+        Order::Reload(service) => {
+            book.reload(*service);
+            costs.name(book.named());
+        }
+        Order::Provide(provided) => {
+            book.provide(provided);
+            costs.name(book.named());
+        }
         // Whoever reads orders has ended by then.
-        Order::Stop => {}
+        Order::Stop(_) => {}
         Order::Status(reply) => {
             let _ = reply.send((book.status(name), book.rounds()));
         }
@@ -235,4 +258,67 @@ fn obey(name: &str, book: &mut Book, order: Order, reign: &Reign) {
 fn wall() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use std::collections::BTreeMap;
+    use tidegate_core::Cost;
+    use tidegate_core::fleet::Limits;
+
+    fn service(customers: &str) -> Service {
+        let text = format!(
+            "quota: {{ services: {{ search: {{ default: 1, customers: {{ {customers} }} }} }} }}"
+        );
+        Config::parse("test.yaml", &text).unwrap().services.remove("search").unwrap()
+    }
+
+    fn owner() -> Owner {
+        let (service, clock) = (service("a: 1"), Clock::monotonic());
+        let book = Book::new(service.clone(), 7, false, clock.now()).unwrap();
+        Owner::start("search".to_owned(), book, &service, Fence::never(), clock)
+    }
+
+    /// Whether answers to this customer are averaged by themselves. That of one whom nobody names
+    /// is one of everyone else.
+    fn is_named(owner: &Owner, customer: &str) -> bool {
+        let costs = Costs::clone(&owner.costs);
+        assert!(!costs.are_measured(""), "of each customer once, and nobody before");
+        costs.told(customer, Cost::from_millis(5));
+        !costs.are_measured("")
+    }
+
+    /// Whoever came before the end was let in, and may be using something.
+    #[tokio::test]
+    async fn what_an_owner_says_at_its_end_knows_of_all_who_were_let_in() {
+        let owner = owner();
+        let hello = wire::Hello { task: "t".to_owned(), ..wire::Hello::default() };
+        let open = || owner.open(hello.clone(), Reporter::default());
+        let (opened, stood) = tokio::join!(open(), owner.stop());
+        let mut opened = opened.unwrap();
+        assert_eq!(stood.unwrap().tasks, 1);
+        while opened.messages.try_recv().is_ok() {}
+        assert!(opened.messages.is_closed(), "by then all streams have ended");
+        assert!(open().await.is_err());
+        assert_eq!(owner.stop().await, None);
+    }
+
+    #[tokio::test]
+    async fn costs_are_kept_of_those_whom_the_file_names_until_the_server_above_names_others() {
+        let owner = owner();
+        assert!(is_named(&owner, "a"));
+        owner.reload(service("a: 1, b: 1")).await;
+        let _ = owner.status().await;
+        assert!(is_named(&owner, "b"), "nobody above has said anything");
+        let limits = Limits::UNLIMITED;
+        let customers = BTreeMap::from([("c".to_owned(), limits)]);
+        owner.provide(Provided { default: limits, customers }).await;
+        let _ = owner.status().await;
+        assert!(is_named(&owner, "c"));
+        owner.reload(service("a: 1, b: 1, d: 1")).await;
+        let _ = owner.status().await;
+        assert!(!is_named(&owner, "d"), "the file has no say any more");
+    }
 }

@@ -113,14 +113,14 @@ impl Server {
         for (name, owner) in before.iter() {
             match config.services.get(name) {
                 None => {
-                    // What its tasks hold is in use until they have let go, wherever they are.
-                    if owner.status().await.is_some_and(|status| is_unused(&status)) {
+                    // What its tasks hold is in use until they have let go, wherever they are; and
+                    // until it has ended more may come.
+                    if owner.stop().await.is_some_and(|status| is_unused(&status)) {
                         inner.uplinks().get(name).iter().for_each(|uplink| uplink.leave());
                     }
-                    owner.stop().await;
                 }
                 Some(service) if running.services.get(name) == Some(service) => {}
-                Some(service) => owner.reload(service.clone(), config.parent.is_some()).await,
+                Some(service) => owner.reload(service.clone()).await,
             }
         }
         if config.parent.is_some() {
@@ -205,9 +205,10 @@ impl Server {
     }
 }
 
-/// Whether no task of a service may be using anything that it was granted.
+/// Whether no task of a service may be using anything that it was granted. What counts is added up
+/// before a round hands out more, so that those count who have to do with a customer at all.
 fn is_unused(status: &ServiceStatus) -> bool {
-    let idle = |customer: &CustomerStatus| customer.counted.iter().all(|rate| *rate == 0);
+    let idle = |customer: &CustomerStatus| customer.tasks == 0;
     !status.learning && status.tasks == 0 && status.customers.iter().all(idle)
 }
 
@@ -258,7 +259,14 @@ mod tests {
     use super::*;
     use crate::election::Election;
     use crate::election::fence::Fence;
+    use crate::message::write_usages;
+    use crate::server::book::Book;
+    use crate::server::stream::{BACKLOG, Said};
     use tidegate::clock::Clock;
+    use tidegate_core::fleet::Usage;
+    use tidegate_core::{CostRate, CustomerId, Timestamp};
+    use tidegate_wire::proto::tidegate::quota::v1 as wire;
+    use tokio::sync::mpsc;
 
     const LIMITS: &str = "\
 quota:
@@ -277,6 +285,33 @@ quota:
     fn access(operator: &str, limits: &str) -> Access {
         let own = Own::of(&Config::parse("quota.yaml", &own(operator)).unwrap());
         Access::of(&Config::parse_limits("etcd:/q/config", limits, &own).unwrap())
+    }
+
+    /// What is handed out is added up by the next round only.
+    #[test]
+    fn a_task_that_was_granted_something_and_is_away_may_be_using_it() {
+        let text = "quota: { services: { search: { default: 1 } } }";
+        let service = Config::parse("quota.yaml", text).unwrap().services.remove("search").unwrap();
+        let now = Timestamp::from_secs(1);
+        let mut book = Book::new(service, 7, false, now).unwrap();
+        assert!(is_unused(&book.status("search")));
+        let (out, mut told) = mpsc::channel(BACKLOG);
+        let hello = wire::Hello { task: "t".to_owned(), ..wire::Hello::default() };
+        let id = book.open(&hello, out, now).unwrap();
+        assert!(!is_unused(&book.status("search")), "it is there");
+        let demand = [CostRate::from_cpus(1.0).unwrap(); 4];
+        let used = [CostRate::ZERO; 4];
+        let line = Usage { customer: CustomerId::DEFAULT, used, demand, has: None };
+        let report = Some(write_usages(1, [line]));
+        book.hear(id, &Said { report, ..Said::default() }, now);
+        book.tick(now, 0);
+        while let Ok(Ok(message)) = told.try_recv() {
+            if message.grants.is_some() {
+                book.close(id);
+            }
+        }
+        assert_eq!(book.status("search").tasks, 0);
+        assert!(!is_unused(&book.status("search")));
     }
 
     /// A reload that is under way begins services; nothing may begin them after the end.

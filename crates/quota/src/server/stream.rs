@@ -1,11 +1,14 @@
 //! The streams of a service's tasks: what each is about to be told.
+//!
+//! Reports that were not seen yet wait in a line, in the order in which they came, which is that in
+//! which they are seen: [`Answer::due`](tidegate_core::fleet::Answer). A stream stands there once at
+//! most, whatever its task sends.
 
-use super::book::Rounds;
 use crate::message::{lines, write_directory, write_grant};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use core::ops::Range;
 use prost::Message as _;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use tidegate_core::Timestamp;
 use tidegate_core::fleet::{Change, Fleet, Generation, TaskId};
 use tidegate_wire::proto::tidegate::quota::v1::{self as wire, ServerMessage};
@@ -42,8 +45,14 @@ pub(super) struct Telling {
     pub(super) learning: bool,
     /// Only those that have reported, and those that have yet to.
     pub(super) saves: bool,
-    /// Which round it is.
-    pub(super) round: u64,
+}
+
+/// A report that was not seen yet.
+#[derive(Debug, Clone, Copy)]
+struct Unseen {
+    number: u64,
+    /// When it will have been.
+    due: u64,
 }
 
 /// Customers that are gone, by their numbers.
@@ -85,11 +94,12 @@ pub(super) struct Stream {
     out: Out,
     /// The last report that came.
     number: u64,
-    /// The last that a round has seen which is over or under way, and the last that was answered.
+    /// The last that was seen, and the last that was answered.
     seen: u64,
     answered: u64,
-    /// One that no round has seen yet, and how many had begun when it came.
-    fresh: Option<(u64, u64)>,
+    /// One that is in the line, and the last that came after it.
+    first: Option<Unseen>,
+    later: Option<Unseen>,
     /// What else to say.
     next: Option<Box<ServerMessage>>,
 }
@@ -145,15 +155,15 @@ impl Stream {
         let _ = self.out.try_send(Err(status));
     }
 
-    /// Takes in what the task said.
-    pub(super) fn take(
+    /// Takes in what the task said. Returns when that will have been seen, if the stream has to
+    /// stand in line for it.
+    fn take(
         &mut self,
         fleet: &mut Fleet,
-        task: TaskId,
         said: &Said,
-        rounds: Rounds,
         now: Timestamp,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<u64>, Status> {
+        let task = self.id.task;
         if let Some(report) = &said.report {
             if report.number <= self.number {
                 return Err(Status::invalid_argument(format!(
@@ -169,29 +179,40 @@ impl Stream {
                     "grants were not acknowledged for too long: open a new stream",
                 ));
             }
-            // The round that is under way has seen the one before, unless it came as late.
-            self.look(rounds.begun);
-            self.fresh = Some((rounds.begun, report.number));
+            let unseen = Some(Unseen { number: report.number, due: answer.due });
+            if self.first.is_none() {
+                self.first = unseen;
+                return Ok(Some(answer.due));
+            }
+            self.later = unseen;
         } else if let Some(acked) = said.acked {
             fleet.acknowledge(task, acked, now).map_err(|_| not_joined())?;
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// The `round`th round has seen all reports that came before it began.
-    fn look(&mut self, round: u64) {
-        if let Some((_, number)) = self.fresh.take_if(|(begun, _)| *begun < round) {
-            self.seen = number;
+    /// It is the stream's turn. Returns when it is again, if it has to stand in line once more.
+    fn look(&mut self, divided: u64) -> Option<u64> {
+        for unseen in [self.first.take(), self.later.take()].into_iter().flatten() {
+            if unseen.due > divided {
+                self.first = Some(unseen);
+                return Some(unseen.due);
+            }
+            self.seen = unseen.number;
         }
+        None
+    }
+
+    /// Whether there is something to say.
+    const fn has_to_tell(&self, how: Telling) -> bool {
+        // Who takes another's place reports when it was told what that one had.
+        let saves = how.saves && self.number > 0;
+        self.seen > self.answered || (self.next.is_some() && !saves)
     }
 
     /// Sends what there is to say, if anything. Returns whether the task still listens.
     fn tell(&mut self, how: Telling) -> bool {
-        self.look(how.round);
-        let due = self.seen > self.answered;
-        // Who takes another's place reports when it was told what that one had.
-        let saves = how.saves && self.number > 0;
-        if !due && (saves || self.next.is_none()) {
+        if !self.has_to_tell(how) {
             return !self.out.is_closed();
         }
         self.answered = self.seen;
@@ -213,6 +234,9 @@ fn not_joined() -> Status {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     slots: Vec<Option<Stream>>,
+    /// Those with a report that was not seen yet, and when it will have been; the first is the
+    /// first to be. One that is gone is passed over.
+    line: VecDeque<(u64, StreamId)>,
     serials: u64,
     count: usize,
 }
@@ -229,14 +253,15 @@ impl Streams {
         self.serials += 1;
         let id = StreamId { task, serial: self.serials };
         let next = Some(Box::new(welcome));
-        let (number, seen, answered, fresh) = (0, 0, 0, None);
-        let mut stream = Stream { id, out, number, seen, answered, fresh, next };
+        let (number, seen, answered) = (0, 0, 0);
+        let (first, later) = (None, None);
+        let mut stream = Stream { id, out, number, seen, answered, first, later, next };
         let slot = task.slot();
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, || None);
         }
         // The channel is new and so has room.
-        if stream.tell(Telling { learning, saves: false, round: 0 }) {
+        if stream.tell(Telling { learning, saves: false }) {
             match self.slots[slot].replace(stream) {
                 // The task that had the slot before is not known any more.
                 Some(other) if other.id.task != task => other.end(not_joined()),
@@ -251,6 +276,55 @@ impl Streams {
         if self.get(id).is_some() {
             self.slots[id.task.slot()] = None;
             self.count -= 1;
+        }
+    }
+
+    /// Takes in what a task said. What makes no sense ends its stream, with what is wrong. Returns
+    /// whether there is one.
+    pub(super) fn take(
+        &mut self,
+        id: StreamId,
+        fleet: &mut Fleet,
+        said: &Said,
+        now: Timestamp,
+    ) -> bool {
+        // One that was replaced by a newer stream of the same task has nothing more to say.
+        let Some(stream) = self.get(id) else { return false };
+        match stream.take(fleet, said, now) {
+            Ok(due) => self.line.extend(due.map(|due| (due, id))),
+            Err(status) => {
+                stream.end(status);
+                self.close(id);
+            }
+        }
+        true
+    }
+
+    /// Whose report was the next to be seen, and has been by now.
+    fn look(&mut self, divided: u64) -> Option<StreamId> {
+        let &(due, id) = self.line.front()?;
+        if due > divided {
+            return None;
+        }
+        self.line.pop_front();
+        // Behind those who came in the meantime: it waits for them, at most as long again.
+        let again = self.get(id).and_then(|stream| stream.look(divided));
+        self.line.extend(again.map(|due| (due, id)));
+        Some(id)
+    }
+
+    /// Notes whose reports were seen by now.
+    pub(super) fn look_all(&mut self, divided: u64) {
+        while self.look(divided).is_some() {}
+    }
+
+    /// Answers whoever's report was seen by now, in the order in which they came, `max` at most.
+    pub(super) fn answer(&mut self, divided: u64, max: usize, how: Telling) {
+        for _ in 0..max {
+            let Some(id) = self.look(divided) else { return };
+            if self.get(id).is_some_and(|stream| !stream.tell(how)) {
+                self.close(id);
+            }
         }
     }
 
@@ -276,14 +350,23 @@ impl Streams {
         self.slots.len()
     }
 
-    /// Tells the tasks at these places what there is to say; who does not listen loses its stream.
-    pub(super) fn tell(&mut self, places: Range<usize>, how: Telling) {
+    /// Tells the tasks at these places what there is to say, `max` of them at most; who does not
+    /// listen loses its stream. Returns where to go on.
+    pub(super) fn tell(&mut self, places: Range<usize>, max: usize, how: Telling) -> usize {
         let end = places.end.min(self.slots.len());
-        for slot in &mut self.slots[places.start.min(end)..end] {
-            if slot.as_mut().is_some_and(|stream| !stream.tell(how)) {
+        let mut told = 0;
+        for place in places.start..end {
+            if told == max {
+                return place;
+            }
+            let slot = &mut self.slots[place];
+            let Some(stream) = slot else { continue };
+            told += usize::from(stream.has_to_tell(how));
+            if !stream.tell(how) {
                 *slot = None;
                 self.count -= 1;
             }
         }
+        end
     }
 }

@@ -19,7 +19,7 @@ use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::{
 };
 use tidegate_wire::proto::envoy::service::ratelimit::v3::{self as rls, RateLimitRequest};
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
-use tidegate_wire::proto::tidegate::quota::v1::{Hello, TaskMessage};
+use tidegate_wire::proto::tidegate::quota::v1::{Hello, TaskMessage, Usages};
 use tonic::Code;
 
 /// The files are read by whoever serves, and are nowhere here.
@@ -203,6 +203,40 @@ async fn the_place_of_a_zone_is_not_for_whoever_may_report() {
     // And then nobody else stands for others, by whatever name.
     let refused = says(SEARCH, 8).await.unwrap_err();
     assert!(refused.message().contains("may not stand for other tasks"), "{refused}");
+}
+
+/// It joined with a weight before it was said who may have one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_weighs_more_than_it_may_by_now_has_to_come_again() {
+    let secured = secured().await;
+    let open = async |task: &str, weight: u32| {
+        let mut client = QuotaClient::new(secured.channel(SEARCH).await);
+        let (service, task) = ("search".to_owned(), task.to_owned());
+        let hello = Hello { service, task, weight, ..Hello::default() };
+        let hello = TaskMessage { hello: Some(hello), ..TaskMessage::default() };
+        let (say, said) = tokio::sync::oneshot::channel();
+        let later = futures_util::stream::once(async { said.await.unwrap_or_default() });
+        let later = futures_util::StreamExt::chain(later, futures_util::stream::pending());
+        let said = futures_util::StreamExt::chain(futures_util::stream::iter([hello]), later);
+        let mut told = client.report(said).await.unwrap().into_inner();
+        assert!(told.message().await.unwrap().unwrap().welcome.is_some());
+        (say, told)
+    };
+    let (say, mut heavy) = open("heavy", 9).await;
+    let (also, mut light) = open("light", 1).await;
+    let named = "zones: ['spiffe://prod/ns/search/sa/zone']\n      envoys";
+    secured.server.reload(&config(&CONFIG.replacen("envoys", named, 1))).await.unwrap();
+    let report = || Usages { number: 1, ..Usages::default() };
+    say.send(TaskMessage { report: Some(report()), ..TaskMessage::default() }).unwrap();
+    also.send(TaskMessage { report: Some(report()), ..TaskMessage::default() }).unwrap();
+    let ended = loop {
+        match heavy.message().await {
+            Ok(message) => assert_eq!(message.unwrap().answers, 0),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(ended.code(), Code::Aborted, "{ended}");
+    while light.message().await.unwrap().unwrap().answers == 0 {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -106,6 +106,24 @@ async fn three_servers_share_what_there_is_and_follow_demand_and_lose_the_one_ab
     until("the others have it", || limiters[2].capacity() == 100.0).await;
 }
 
+/// In containers all of them may be the first process of a host that is called the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_were_given_no_name_are_not_one() {
+    let (_root, above) = serve("127.0.0.1:0", ROOT).await;
+    let text = format!("quota:\n  doorman: {{ parent: {{ servers: ['{}'] }} }}\n", above.url());
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(serve("127.0.0.1:0", &text).await);
+    }
+    let clients: Vec<Client> = servers
+        .iter()
+        .map(|(_, served)| Client::builder([served.url()]).id("client").start().unwrap())
+        .collect();
+    let limiters: Vec<Limiter> =
+        clients.iter().map(|client| client.resource("db", 400.0, 1)).collect();
+    have("each has a third", &limiters, [300.0, 300.0, 300.0]).await;
+}
+
 async fn connect(served: &Served) -> CapacityClient<Channel> {
     let endpoint = Endpoint::from_shared(served.url()).unwrap();
     CapacityClient::new(endpoint.connect().await.unwrap())

@@ -218,6 +218,32 @@ fn nobody_has_more_than_there_is_from_above_whatever_it_says() {
     }
 }
 
+/// A server that was started anew believes whatever it is told until it knows how much there is.
+#[test]
+fn what_was_claimed_before_the_server_above_was_heard_counts_for_all_there_is_at_most() {
+    for (kind, most) in [
+        (Kind::FairShare, 60.0),
+        (Kind::ProportionalShare, 60.0),
+        (Kind::Static, 60.0),
+        (Kind::NoAlgorithm, 1e12),
+    ] {
+        let mut resource = Resource::below(at(0), 10);
+        let has = |capacity| Request::client(500.0, 1).with_has(Some(lease(capacity, at(50))));
+        assert_eq!(resource.decide("liar", &has(1e12), at(1)).unwrap().capacity, 1e12, "{kind}");
+        let _ = resource.ask(at(2));
+        let mut provided = provision(60.0, at(60), Some(7.0));
+        provided.algorithm = Algorithm::from_above(draft(kind, 20));
+        resource.hear(&provided, at(2));
+        assert_eq!(resource.has(), most, "{kind}");
+        let said = resource.ask(at(3)).has.map(|has| has.capacity);
+        assert_eq!(said, Some(most), "{kind}: it goes no further up");
+        // What there is may become less later: then what clients have counts until they ask again.
+        provided.lease.capacity = 20.0;
+        resource.hear(&provided, at(4));
+        assert_eq!(resource.has(), most, "{kind}");
+    }
+}
+
 /// One server of two, and its two clients.
 #[derive(Debug, Clone)]
 enum Operation {

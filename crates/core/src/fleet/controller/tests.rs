@@ -738,7 +738,8 @@ fn tables_have_their_sizes_and_strangers_share_the_default() {
         usage(fleet.customer("b")),
     ];
     let answer = fleet.report(task, None, usages, now).unwrap();
-    assert_eq!(answer, Answer { renewed: true, dropped: 1 });
+    // Three wait for their turn: those who were configured, and everyone else.
+    assert_eq!(answer, Answer { renewed: true, dropped: 1, due: 3 });
     fleet.tick(now, &mut Vec::new());
     assert_eq!(fleet.status(CustomerId::DEFAULT).unwrap().demand, rates([4; 4]));
     assert_eq!(fleet.status(a).unwrap().used, rates([1; 4]));
@@ -749,6 +750,47 @@ fn tables_have_their_sizes_and_strangers_share_the_default() {
     fleet.leave(task);
     assert_eq!(fleet.set_customer("c", total(5)), Ok(a));
     assert_ne!(fleet.join("x", 1, now), Ok(task));
+}
+
+/// A round is done customer by customer. A report that comes in the middle of one is seen whole when
+/// the next has come as far, and not only at its end.
+#[test]
+fn a_report_has_been_seen_when_those_have_had_their_turn_who_waited_when_it_came() {
+    let mut fleet = Fleet::new(config(), 1, total(100), Timestamp::ZERO).unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| fleet.set_customer(name, total(1_000)).unwrap());
+    let now = Timestamp::from_secs(100);
+    let changes = &mut Vec::new();
+    fleet.tick(now, changes);
+    let [early, late] = ["x", "y"].map(|name| fleet.join(name, 1, now).unwrap());
+    let wants = |customer, demand| Usage {
+        customer,
+        used: rates([0; 4]),
+        demand: rates([0, 0, demand, 0]),
+        has: None,
+    };
+    let said = fleet.report(early, None, [wants(a, 1), wants(b, 1), wants(c, 1)], now);
+    let first = said.unwrap().due;
+    let _ = fleet.begin(now);
+    assert!(fleet.step(now, 1, changes), "one of them has had its turn");
+    let said = fleet.report(late, None, [wants(a, 2), wants(b, 2), wants(c, 2)], now);
+    let second = said.unwrap().due;
+    assert!(fleet.divided() < first && first < second);
+    changes.clear();
+    while fleet.step(now, 1, changes) {}
+    assert!((first..second).contains(&fleet.divided()));
+    // The others have seen both, as they had yet to be looked at.
+    let told = |changes: &[Change], task| {
+        let of = changes.iter().filter(|change| change.task == task && !change.revoked);
+        of.map(|change| change.customer).collect::<Vec<_>>()
+    };
+    assert_eq!((told(changes, early), told(changes, late)), (vec![b, c], vec![b, c]));
+    changes.clear();
+    let _ = fleet.begin(now);
+    while fleet.divided() < second {
+        assert!(!told(changes, late).contains(&a));
+        fleet.step(now, 1, changes);
+    }
+    assert!(told(changes, late).contains(&a));
 }
 
 #[test]

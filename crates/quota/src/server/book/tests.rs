@@ -263,6 +263,84 @@ fn limits_that_go_out_answer_no_report_that_came_after_the_round_began() {
     assert!(last(&mut inbox).is_none(), "once is enough");
 }
 
+/// What the file says of who may stand for others may have changed since it joined.
+#[test]
+fn whoever_resumes_weighs_what_it_may_by_now() {
+    let mut book = book("{ default: 1, customers: { a: 64 }, sizes: { weight: 10 } }");
+    let open = |book: &mut Book, hello: &wire::Hello, alone| {
+        let (out, inbox) = mpsc::channel(BACKLOG);
+        let reporter = Reporter { alone, ..Reporter::default() };
+        (book.open_for(hello, &reporter, out, T0).unwrap(), inbox)
+    };
+    /// What a task is granted, once it has acknowledged whatever came before.
+    fn granted(book: &mut Book, tasks: &mut [(StreamId, Inbox)], number: u64) -> Vec<u64> {
+        for (task, _) in tasks.iter() {
+            book.hear(*task, &report(number, vec![wants(1, 5_000)]), T0);
+        }
+        book.tick(T0, 0);
+        let granted = |(_, inbox): &mut (StreamId, Inbox)| {
+            let told = last(inbox).unwrap().unwrap().grants.unwrap();
+            grants(&told).unwrap().next().unwrap().1.whole().as_nanos_per_sec()
+        };
+        tasks.iter_mut().map(granted).collect()
+    }
+    let heavy = wire::Hello { weight: 3, ..hello("t") };
+    let (id, mut inbox) = open(&mut book, &heavy, false);
+    let welcome = last(&mut inbox).unwrap().unwrap().welcome.unwrap();
+    let other = open(&mut book, &hello("u"), false);
+    let before = granted(&mut book, &mut [(id, inbox), other], 1);
+    assert!(before[0] > before[1] * 3 / 2, "{before:?}");
+    // It comes back, and may no longer stand for others.
+    let resumes = wire::Hello { resumes: welcome.task, ..heavy };
+    let first = open(&mut book, &resumes, true);
+    let after = granted(&mut book, &mut [first], 1);
+    assert!(after[0] < before[0] * 9 / 10, "{before:?}, then {after:?}");
+}
+
+/// More pairs than one step looks at, in a fleet that is told only when it has reported.
+#[test]
+fn in_a_large_fleet_answers_leave_amid_the_round_that_has_seen_all_of_a_report() {
+    const TASKS: usize = 3 * STEP_PAIRS / CUSTOMERS;
+    const CUSTOMERS: usize = 128;
+    let customers: String = (0..CUSTOMERS).map(|n| format!("c{n}: 64, ")).collect();
+    let mut book = book(&format!("{{ default: 1, customers: {{ {customers} }} }}"));
+    let mut tasks: Vec<_> = (0..TASKS).map(|n| open(&mut book, &format!("t{n}"))).collect();
+    book.save_messages(true);
+    let lines = |rate| (1..=CUSTOMERS as u32).map(|customer| wants(customer, rate)).collect();
+    let answers = |book: &mut Book, tasks: &mut Vec<(StreamId, Inbox)>| {
+        book.step(T0);
+        let heard =
+            tasks.iter_mut().map(|(_, inbox)| last(inbox).map_or(0, |m| m.unwrap().answers));
+        heard.enumerate().filter(|(_, number)| *number > 0).collect::<Vec<_>>()
+    };
+    for (task, _) in &tasks {
+        book.hear(*task, &report(1, lines(1)), T0);
+    }
+    book.begin(T0, 0);
+    while book.is_amid() {
+        answers(&mut book, &mut tasks);
+    }
+    // Two come before the round, and two when a third of it is done.
+    for task in [1, 0] {
+        book.hear(tasks[task].0, &report(2, lines(2)), T0);
+    }
+    book.begin(T0, 0);
+    assert!(answers(&mut book, &mut tasks).is_empty() && book.is_amid());
+    for task in [3, 2] {
+        book.hear(tasks[task].0, &report(2, lines(2)), T0);
+        // A second one changes nothing: the first is answered, and then the last.
+        book.hear(tasks[task].0, &report(3, lines(2)), T0);
+    }
+    assert!(answers(&mut book, &mut tasks).is_empty() && book.is_amid());
+    assert_eq!(answers(&mut book, &mut tasks), [(0, 2), (1, 2)]);
+    while book.is_amid() {
+        assert!(answers(&mut book, &mut tasks).is_empty());
+    }
+    book.begin(T0, 0);
+    assert_eq!(answers(&mut book, &mut tasks), [(2, 3), (3, 3)]);
+    assert!(book.is_amid(), "and not only at its end");
+}
+
 /// Both changes wait for the round in which the task hears of them.
 #[test]
 fn a_customer_that_is_changed_and_then_removed_within_a_round_is_gone() {

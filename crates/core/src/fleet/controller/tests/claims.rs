@@ -281,7 +281,8 @@ fn the_place_of_a_zone_is_for_whoever_had_it_and_for_those_who_are_named() {
         ("zone", speaker(0, "server", false), Err(Taken::Another)),
         ("zone", Speaker { reign: 6, ..Speaker::default() }, Err(Taken::Another)),
         ("zone", speaker(6, "another-server", true), Ok(())),
-        ("zone", speaker(4, "another-server", true), later),
+        // The one who has it was not named.
+        ("zone", speaker(4, "another-server", true), Ok(())),
         // Tasks are not kept apart, and nobody has to prove anything for a name that is free.
         ("task", speaker(0, "another", false), Ok(())),
         ("free", speaker(1, "another", false), Ok(())),
@@ -293,6 +294,27 @@ fn the_place_of_a_zone_is_for_whoever_had_it_and_for_those_who_are_named() {
     fleet.set_speaker(zone, speaker(6, "another-server", true));
     let before = fleet.check_name("zone", speaker(7, "zone-server", false));
     assert_eq!(before, Err(Taken::Another));
+    let later = Err(Taken::Later { known: 6, found: 5 });
+    assert_eq!(fleet.check_name("zone", speaker(5, "zone-server", true)), later);
+}
+
+/// Somebody took the name before it was said whose it is, by a number that no election has.
+#[test]
+fn whoever_is_named_has_the_name_of_a_zone_from_somebody_who_is_not() {
+    let (mut fleet, _, now) = fleet(10.0);
+    let squatter = fleet.join("zone", 1, now).unwrap();
+    let speaker = |reign, who, named| Speaker { reign, identity: Some(who), named };
+    fleet.set_speaker(squatter, speaker(u64::MAX, "task", false));
+    let zone = speaker(6, "zone-server", true);
+    assert_eq!(fleet.check_name("zone", zone), Ok(()));
+    // It has nothing of the zone's that the zone could go on with.
+    assert_eq!(fleet.succeed("zone", 6, 1, now), None);
+    let id = fleet.join("zone", 1, now).unwrap();
+    fleet.set_speaker(id, zone);
+    let again = fleet.check_name("zone", speaker(u64::MAX, "task", false));
+    assert_eq!(again, Err(Taken::Another));
+    let before = fleet.check_name("zone", speaker(5, "another-server", true));
+    assert_eq!(before, Err(Taken::Later { known: 6, found: 5 }));
 }
 
 #[test]
