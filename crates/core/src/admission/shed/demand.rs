@@ -32,7 +32,7 @@ const TAU_MAX: f64 = 60.0;
 /// arrivals where 14 are usual), and is touched only if it also finds a queue…
 const PLAIN: f64 = 1.3;
 /// …and the queue is plainly long from this multiple of what it should be.
-const LONG: f64 = 3.0;
+pub(super) const LONG: f64 = 3.0;
 /// Who has fitted beside a level that was cut for so many times what the long average is over is
 /// known to fit…
 const SETTLED: f64 = 2.0;
@@ -180,6 +180,12 @@ impl Demand {
     /// Whether more comes than could be luck.
     pub(super) fn plain(&self, capacity: f64) -> bool {
         self.total() >= PLAIN * capacity
+    }
+
+    /// Whether all that comes leaves so much of the capacity free that it would fit if it had not.
+    pub(super) fn fits_plainly(&self, capacity: f64) -> bool {
+        let [long, lately] = self.rates.map(|rates| rates.iter().sum::<f64>());
+        long.min(lately) <= capacity * (1.0 - MARGIN_AGAIN)
     }
 
     /// Whether each level fits into the capacity together with all above it, and what the lowest

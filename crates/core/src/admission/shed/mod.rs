@@ -34,6 +34,12 @@
 //! admit = C + (L* - L) / horizon            L: what is in flight; L*: what should be, see `flight`
 //! ```
 //!
+//! **What fits is not degraded either.** Degraded answers are asked for before anything is shed,
+//! from thresholds of their own, and for a while: a queue that luck has made of calm traffic would
+//! cost its callers a second of them. So the queue and the signals of the CPU begin to ask only if
+//! what comes does not plainly fit, if a level is cut, or if the queue is so long that what comes
+//! might be refused. Where that is wrong, they begin when shedding does.
+//!
 //! **Thresholds rise with criticality.** A level is touched only once utilization has reached its
 //! own threshold, and the set point is the threshold of the level that is being cut.
 //!
@@ -58,7 +64,7 @@ use crate::signal::Reading;
 use crate::units::{Cost, Timestamp, Utilization};
 use capacity::Capacity;
 use core::time::Duration;
-use demand::Demand;
+use demand::{Demand, LONG};
 use flight::{Flight, Queue};
 use limits::{ROOM, Unit};
 
@@ -107,6 +113,9 @@ const TICK_MAX: Duration = Duration::from_millis(100);
 const DEGRADE_RELEASE: f64 = 0.75;
 /// …and not before this long, so that cheaper answers do not switch themselves off at once.
 const DEGRADE_HOLD: Duration = Duration::from_secs(1);
+/// For so long after it what comes is known by what degraded answers cost, and says little of luck:
+/// a task that is offered more than it can do in full asks again within a fraction of it.
+const DEGRADE_MEMORY: Duration = Duration::from_millis(500);
 
 /// Requests that were done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -232,6 +241,8 @@ pub struct Shedder {
     waiting: f64,
     /// Until when each level asks for degraded answers.
     degrade_until: [Option<Timestamp>; LEVELS],
+    /// From when on luck is told from overload before any level asks.
+    luck_from: Timestamp,
     last: Timestamp,
 }
 
@@ -252,6 +263,7 @@ impl Shedder {
             owed: 0.0,
             waiting: 0.0,
             degrade_until: [None; LEVELS],
+            luck_from: now,
             last: now,
         }
     }
@@ -274,7 +286,7 @@ impl Shedder {
             (self.armed, self.high) = (before.armed, before.high);
             self.by_signals = before.by_signals;
             (self.peak, self.cut) = (before.peak, before.cut);
-            self.degrade_until = before.degrade_until;
+            (self.degrade_until, self.luck_from) = (before.degrade_until, before.luck_from);
         }
     }
 
@@ -367,7 +379,7 @@ impl Shedder {
             inflight: facts.inflight,
             cut: self.cut.map(|level| Criticality::ALL[level]),
             refused: facts.offered.into_iter().sum::<Cost>() - facts.admitted,
-            degrade: self.degrade(reading.utilization.get(), now),
+            degrade: self.degrade(facts, reading, queue.map(|queue| (queue, capacity)), now),
             reading,
             peak: self.peak,
             set_point: Utilization::new(self.set_point()).unwrap_or(Utilization::FULL),
@@ -529,18 +541,36 @@ impl Shedder {
         (capacity.min(look.done) * self.boost + soon).max(AMOUNT_MIN * look.done)
     }
 
-    /// Asks for degraded answers in time, and does not stop asking at once.
-    fn degrade(&mut self, utilization: f64, now: Timestamp) -> [bool; LEVELS] {
-        core::array::from_fn(|level| {
+    /// Asks for degraded answers in time, and does not stop asking at once. `queue` comes with the
+    /// capacity, where that is known.
+    fn degrade(
+        &mut self,
+        facts: &Facts,
+        reading: Reading,
+        queue: Option<(Queue, f64)>,
+        now: Timestamp,
+    ) -> [bool; LEVELS] {
+        let luck = now >= self.luck_from && self.cut.is_none();
+        let luck = luck
+            && queue.is_some_and(|(queue, capacity)| {
+                queue.instant < LONG && self.demand.fits_plainly(capacity)
+            });
+        let utilization = reading.utilization.get();
+        let counts = if luck { facts.beyond_cpu.utilization.get() } else { utilization };
+        let degrade = core::array::from_fn(|level| {
             let from = self.config.degrade_from[level];
             let until = &mut self.degrade_until[level];
-            if utilization >= from {
+            if utilization >= from && (counts >= from || until.is_some()) {
                 *until = Some(now + DEGRADE_HOLD);
             } else if utilization < from * DEGRADE_RELEASE && until.is_some_and(|t| now >= t) {
                 *until = None;
             }
             until.is_some()
-        })
+        });
+        if degrade.contains(&true) {
+            self.luck_from = now + DEGRADE_MEMORY;
+        }
+        degrade
     }
 }
 
