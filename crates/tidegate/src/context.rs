@@ -39,6 +39,7 @@ use std::sync::Arc;
 use tidegate_core::cost::MethodId;
 use tidegate_core::{Cost, Criticality, CustomerId, Timestamp};
 use tidegate_meter::{Account, with_current};
+use tidegate_wire::reject::DecisionId;
 
 /// What rides on the account of a request.
 #[derive(Debug)]
@@ -54,6 +55,14 @@ pub(crate) struct Context {
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) attempt: u32,
     pub(crate) degrade: bool,
+    /// Whether its answer has no body on the wire, whatever the handler gives.
+    pub(crate) bodiless: bool,
+    /// The decision that let it in.
+    pub(crate) id: DecisionId,
+    /// When that was.
+    pub(crate) began: Timestamp,
+    /// The name of its method, if that had no entry then.
+    pub(crate) unknown: Option<Box<str>>,
     /// Whether the handler has heard that less would do.
     heard: AtomicBool,
     overloaded_below: AtomicBool,
@@ -77,6 +86,10 @@ impl Context {
             deadline: None,
             attempt: 1,
             degrade: false,
+            bodiless: false,
+            id: DecisionId(0),
+            began: Timestamp::ZERO,
+            unknown: None,
             heard: AtomicBool::new(false),
             overloaded_below: AtomicBool::new(false),
             spawned: AtomicBool::new(false),

@@ -52,21 +52,19 @@ pub(super) fn decide<B>(
     default: Option<Criticality>,
 ) -> Verdict<Serving> {
     judge(task, request, default, None, None, |admitted| {
-        let Admitted { permit, id, criticality, customer, protocol, .. } = admitted;
+        let Admitted { permit, criticality, customer, protocol, wanted, .. } = admitted;
         let mut context = Context::new(task.clone(), criticality, customer);
         context.peer = admitted.known.cloned();
         context.method = admitted.method.id;
         context.deadline = admitted.deadline;
         context.attempt = admitted.attempt;
         context.degrade = permit.degrade();
-        let mut serving = Serving::new(permit, context, id, protocol);
-        serving.dear = admitted.cost >= WORTH_A_TURN;
-        serving.version = request.version();
-        serving.bodiless = matches!(*request.method(), http::Method::HEAD | http::Method::CONNECT);
-        serving.began = admitted.now;
-        serving.wanted = admitted.wanted;
-        serving.unknown = admitted.method.is_new.then(|| admitted.name.into());
-        serving
+        context.id = admitted.id;
+        context.began = admitted.now;
+        context.unknown = admitted.method.is_new.then(|| admitted.name.into());
+        context.bodiless = matches!(*request.method(), http::Method::HEAD | http::Method::CONNECT);
+        let dear = admitted.cost >= WORTH_A_TURN;
+        Serving::new(permit, context, protocol, wanted, (request.version(), dear))
     })
 }
 

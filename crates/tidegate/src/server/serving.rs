@@ -24,15 +24,14 @@ use core::task::Context as Waking;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response, StatusCode, Version};
 use std::sync::Arc;
+use tidegate_core::Cost;
 use tidegate_core::admission::Permit;
 use tidegate_core::decision::{Advice, Reason, Rejection};
-use tidegate_core::{Cost, Timestamp};
 use tidegate_meter::Scope;
 use tidegate_wire::answer;
 use tidegate_wire::grpc::Code;
 use tidegate_wire::headers::{GRPC_STATUS, X_TIDEGATE_DECISION};
 use tidegate_wire::protocol::Protocol;
-use tidegate_wire::reject::DecisionId;
 
 /// How much of an answer's body is to go out still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,53 +54,50 @@ pub(super) enum Turn {
 }
 
 /// A request that was admitted and is not done.
+///
+/// It is moved from the future to the body, and both through whatever is around them. So what does
+/// not change and is asked for once stands in the context, which stays where it is.
 #[derive(Debug)]
 pub(super) struct Serving {
     /// Gone once it was given back.
     permit: Option<Permit>,
     /// Charges the account that the context rides on.
     scope: Scope,
-    id: DecisionId,
     protocol: Protocol,
-    pub(super) version: Version,
-    /// When it was let in.
-    pub(super) began: Timestamp,
+    version: Version,
     /// Whether it was answered, and not by a failure.
     good: bool,
-    /// Whether its answer has no body on the wire, whatever the handler gives.
-    pub(super) bodiless: bool,
+    /// Whether it is settled if its method gets an entry: the first to tell decides.
+    entered: bool,
     owed: Owed,
     /// The load report that its answer is to carry.
-    pub(super) wanted: Option<Wanted>,
+    wanted: Option<Wanted>,
     /// Whether it is worth a turn.
-    pub(super) dear: bool,
-    /// The name of its method, if that has no entry yet.
-    pub(super) unknown: Option<Box<str>>,
+    dear: bool,
     trace: Trace,
 }
 
 impl Serving {
+    /// `version` is the request's, `dear` says whether it is worth a turn.
     #[inline]
     pub(super) fn new(
         permit: Permit,
         context: Context,
-        id: DecisionId,
         protocol: Protocol,
+        wanted: Option<Wanted>,
+        (version, dear): (Version, bool),
     ) -> Self {
         Self {
-            trace: Trace::of(&permit, id),
+            trace: Trace::of(&permit, context.id),
             permit: Some(permit),
             scope: Scope::with_context(context),
-            id,
             protocol,
-            version: Version::HTTP_11,
-            began: Timestamp::ZERO,
+            version,
             good: false,
-            bodiless: false,
+            entered: false,
             owed: Owed::ToItsEnd,
-            wanted: None,
-            dear: false,
-            unknown: None,
+            wanted,
+            dear,
         }
     }
 
@@ -195,12 +191,7 @@ impl Serving {
             if let Some(turned) = self.end(status, &mut head.headers) {
                 head.status = turned;
             }
-        }
-        if let Some(name) = self.unknown.take_if(|_| last)
-            && is_known(head.status, &head.headers)
-            && let Some(task) = self.task()
-        {
-            task.methods.enter(&name);
+            self.enter(head.status, &head.headers);
         }
         if self.protocol == Protocol::Http || last {
             self.report(&mut head.headers);
@@ -222,7 +213,8 @@ impl Serving {
         body: &RB,
     ) -> Owed {
         let no_body = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        if self.bodiless || no_body || status.is_informational() {
+        let bodiless = self.with_context(|context| context.bodiless) == Some(true);
+        if bodiless || no_body || status.is_informational() {
             return Owed::Bytes(0);
         }
         let told = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
@@ -263,13 +255,22 @@ impl Serving {
             return;
         }
         self.end(StatusCode::OK, trailers);
-        if let Some(name) = self.unknown.take()
-            && is_known(StatusCode::OK, trailers)
-            && let Some(task) = self.task()
-        {
-            task.methods.enter(&name);
-        }
+        self.enter(StatusCode::OK, trailers);
         self.report(trailers);
+    }
+
+    /// Its method gets an entry, if it has none yet and the service knows it.
+    fn enter(&mut self, status: StatusCode, headers: &HeaderMap) {
+        if core::mem::replace(&mut self.entered, true) {
+            return;
+        }
+        self.with_context(|context| {
+            if let Some(name) = &context.unknown
+                && is_known(status, headers)
+            {
+                context.task.inner.methods.enter(name);
+            }
+        });
     }
 
     /// It is known how it ended. Returns the status to answer with if that is another.
@@ -277,7 +278,9 @@ impl Serving {
         let below = self.with_context(Context::is_overloaded_below) == Some(true);
         if below && let Some(turned) = below::turn(status, headers, self.protocol) {
             self.count(cell::OVERLOADED_BELOW);
-            headers.insert(&X_TIDEGATE_DECISION, self.id.value());
+            if let Some(id) = self.with_context(|context| context.id) {
+                headers.insert(&X_TIDEGATE_DECISION, id.value());
+            }
             let answer = Answer::new(turned, headers, Advice::DontRetry);
             self.tell(Ending::OverloadedBelow, answer);
             return Some(turned);
@@ -308,7 +311,7 @@ impl Serving {
             };
             let peer = context.peer.as_ref().unwrap_or(&context.task.inner.stranger);
             let why = Why { task: &context.task, peer, customer: context.customer };
-            why.reject(&rejection, self.id, self.protocol, self.version)
+            why.reject(&rejection, context.id, self.protocol, self.version)
         })?;
         let answer = Answer::new(response.status(), response.headers(), Advice::DontRetry);
         self.tell(Ending::Cancelled, answer);
@@ -322,7 +325,7 @@ impl Serving {
             let task = &context.task.inner;
             task.events.ended(&EndedSample {
                 at: task.clock.now(),
-                id: self.id,
+                id: context.id,
                 how,
                 criticality: context.admitted_as,
                 customer: context.customer,
@@ -354,7 +357,7 @@ impl Serving {
         let permit = if context.has_heard() { permit } else { permit.in_full() };
         task.with_lane(|lane| {
             lane.complete(permit, context.method, cost, now);
-            lane.ended(now.since(self.began), good);
+            lane.ended(now.since(context.began), good);
         });
     }
 }
