@@ -169,9 +169,9 @@ mod tests {
             while let Some(&(_, at)) = waiting.front().filter(|(due, _)| *due <= fleet.divided()) {
                 waiting.pop_front();
                 let longest = if at < ms(1_000) { &mut first } else { &mut later };
-                *longest = (*longest).max(now - at);
+                *longest = (*longest).max(now.saturating_sub(at));
             }
-            let since = now - began;
+            let since = now.saturating_sub(began);
             now += if more { pace.step(took, since, done, steps) } else { pace.end(took, since) };
             done = if more { done } else { 0 };
         }

@@ -188,7 +188,9 @@ impl Book {
         let resumes = hello.resumes.map(task_id).filter(|id| self.fleet.is_named(*id, name));
         let resumed = resumes.filter(|id| self.fleet.resume(*id, now).is_ok());
         // What it may may have changed since it joined.
-        resumed.iter().for_each(|id| self.fleet.set_weight(*id, weight));
+        if let Some(id) = resumed {
+            self.fleet.set_weight(id, weight);
+        }
         let resumed = resumed.or_else(|| self.fleet.succeed(name, reign, weight, now));
         let task = match resumed {
             Some(task) => task,

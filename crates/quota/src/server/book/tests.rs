@@ -263,6 +263,19 @@ fn limits_that_go_out_answer_no_report_that_came_after_the_round_began() {
     assert!(last(&mut inbox).is_none(), "once is enough");
 }
 
+/// What each of these tasks is granted when it has reported.
+fn granted(book: &mut Book, tasks: &mut [(StreamId, Inbox)], number: u64) -> Vec<u64> {
+    for (task, _) in tasks.iter() {
+        book.hear(*task, &report(number, vec![wants(1, 5_000)]), T0);
+    }
+    book.tick(T0, 0);
+    let granted = |(_, inbox): &mut (StreamId, Inbox)| {
+        let told = last(inbox).unwrap().unwrap().grants.unwrap();
+        grants(&told).unwrap().next().unwrap().1.whole().as_nanos_per_sec()
+    };
+    tasks.iter_mut().map(granted).collect()
+}
+
 /// What the file says of who may stand for others may have changed since it joined.
 #[test]
 fn whoever_resumes_weighs_what_it_may_by_now() {
@@ -272,18 +285,6 @@ fn whoever_resumes_weighs_what_it_may_by_now() {
         let reporter = Reporter { alone, ..Reporter::default() };
         (book.open_for(hello, &reporter, out, T0).unwrap(), inbox)
     };
-    /// What a task is granted, once it has acknowledged whatever came before.
-    fn granted(book: &mut Book, tasks: &mut [(StreamId, Inbox)], number: u64) -> Vec<u64> {
-        for (task, _) in tasks.iter() {
-            book.hear(*task, &report(number, vec![wants(1, 5_000)]), T0);
-        }
-        book.tick(T0, 0);
-        let granted = |(_, inbox): &mut (StreamId, Inbox)| {
-            let told = last(inbox).unwrap().unwrap().grants.unwrap();
-            grants(&told).unwrap().next().unwrap().1.whole().as_nanos_per_sec()
-        };
-        tasks.iter_mut().map(granted).collect()
-    }
     let heavy = wire::Hello { weight: 3, ..hello("t") };
     let (id, mut inbox) = open(&mut book, &heavy, false);
     let welcome = last(&mut inbox).unwrap().unwrap().welcome.unwrap();
@@ -302,7 +303,8 @@ fn whoever_resumes_weighs_what_it_may_by_now() {
 fn in_a_large_fleet_answers_leave_amid_the_round_that_has_seen_all_of_a_report() {
     const TASKS: usize = 3 * STEP_PAIRS / CUSTOMERS;
     const CUSTOMERS: usize = 128;
-    let customers: String = (0..CUSTOMERS).map(|n| format!("c{n}: 64, ")).collect();
+    let customers: Vec<_> = (0..CUSTOMERS).map(|n| format!("c{n}: 64")).collect();
+    let customers = customers.join(", ");
     let mut book = book(&format!("{{ default: 1, customers: {{ {customers} }} }}"));
     let mut tasks: Vec<_> = (0..TASKS).map(|n| open(&mut book, &format!("t{n}"))).collect();
     book.save_messages(true);
