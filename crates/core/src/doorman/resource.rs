@@ -256,8 +256,8 @@ impl Resource {
         }
     }
 
-    /// Before the server above was heard of clients were believed whatever they said to have. Nobody
-    /// can have more than there is in all: what is above that counts against nobody else.
+    /// Before the server above was heard of clients were believed whatever they said to have.
+    /// Nobody can have more than there is in all: what is above that counts against nobody else.
     fn disbelieve(&mut self) {
         let most = self.most();
         for client in self.clients.values_mut() {

@@ -4,10 +4,11 @@
 //! tasks and has the limits of every customer of whom something changed divided anew; what that may
 //! push is explained in `round`.
 //!
-//! **What an answer has seen.** Customers wait for their turn in one line, in which each stands once:
-//! whoever is marked while it stands there has what marked it seen by the same look. So a report has
-//! been seen whole when all have had their turn that stood there when it came, and neither before nor
-//! only at the end of a round: that is what [`Fleet::divided`] counts, and [`Answer::due`] names.
+//! **What an answer has seen.** Customers wait for their turn in one line, in which each stands
+//! once: whoever is marked while it stands there has what marked it seen by the same look. So a
+//! report has been seen whole when all have had their turn that stood there when it came, and
+//! neither before nor only at the end of a round: that is what [`Fleet::divided`] counts, and
+//! [`Answer::due`] names.
 //!
 //! **Learning.** A new leader knows nothing. Until every grant of the old one was reported or has
 //! ended, tasks keep what they say they have; nobody is cut, and nobody gets more than its floor.

@@ -37,7 +37,8 @@ const STEP_PAIRS: usize = 1 << 14;
 /// Tasks that are told in one step: each costs some microseconds here, and ten times that until it
 /// is sent.
 const STEP_TASKS: usize = 128;
-/// Tasks that are looked at in one step, if few have to be told: each costs a tenth of a microsecond.
+/// Tasks that are looked at in one step, if few have to be told: each costs a tenth of a
+/// microsecond.
 const STEP_LOOKS: usize = 2_048;
 
 /// How often to look who is over.

@@ -1,8 +1,8 @@
 //! The streams of a service's tasks: what each is about to be told.
 //!
 //! Reports that were not seen yet wait in a line, in the order in which they came, which is that in
-//! which they are seen: [`Answer::due`](tidegate_core::fleet::Answer). A stream stands there once at
-//! most, whatever its task sends.
+//! which they are seen: [`Answer::due`](tidegate_core::fleet::Answer). A stream stands there once
+//! at most, whatever its task sends.
 
 use crate::message::{lines, write_directory, write_grant};
 use bytes::{BufMut as _, Bytes, BytesMut};

@@ -752,8 +752,8 @@ fn tables_have_their_sizes_and_strangers_share_the_default() {
     assert_ne!(fleet.join("x", 1, now), Ok(task));
 }
 
-/// A round is done customer by customer. A report that comes in the middle of one is seen whole when
-/// the next has come as far, and not only at its end.
+/// A round is done customer by customer. A report that comes in the middle of one is seen whole
+/// when the next has come as far, and not only at its end.
 #[test]
 fn a_report_has_been_seen_when_those_have_had_their_turn_who_waited_when_it_came() {
     let mut fleet = Fleet::new(config(), 1, total(100), Timestamp::ZERO).unwrap();
