@@ -215,7 +215,7 @@ impl Load {
                 now = Timestamp::from_nanos(now.as_nanos() + step);
                 // Known only when the request is there, so that the loop is not built around it.
                 let request = Request::new(black_box(criticality), estimate);
-                let request = request.customer(at(&customers, i));
+                let request = request.customer(at(customers, i));
                 match lane.admit(&request, now, &mut rng) {
                     Decision::Admit(permit) => lane.complete(black_box(permit), actual, now),
                     Decision::Reject(refusal) => {

@@ -318,6 +318,9 @@ impl Lane {
         // Nearly everybody is so.
         let plainly = self.returns.quota.plainly_within(customer, now);
         let (keeps, total) = match plainly {
+            Some(_) if deadline > now && level.is_closed() => {
+                return Decision::Reject(self.shed(level, request));
+            }
             Some(total) if deadline > now => (Keeps::Within, total),
             _ => match self.look_closely(level, request.charged(), deadline, now) {
                 Ok(keeps) => (keeps, self.returns.quota.total(customer)),

@@ -160,12 +160,14 @@ impl Level {
 pub struct Refusal {
     /// For a refusal by overload the level's word; by quota, in how many nanoseconds it opens.
     word: u64,
-    /// The reason above the criticality. A whole word, so that it is written as one.
+    /// The criticality above the reason. A whole word, so that it is written as one; and as far up
+    /// as a line of counts is long, as that number is there when a refusal is counted.
     about: u64,
 }
 
-/// Where the reason stands.
-const REASON: u32 = 8;
+/// Where the criticality stands.
+const CRITICALITY: u32 = 6;
+const REASON: u64 = (1 << CRITICALITY) - 1;
 
 impl Refusal {
     #[inline]
@@ -176,7 +178,7 @@ impl Refusal {
     /// For any other of the gate's reasons; out of quota, `word` says when it opens.
     #[inline]
     pub(super) const fn other(reason: Reason, criticality: Criticality, word: u64) -> Self {
-        Self { word, about: (reason as u64) << REASON | criticality as u64 }
+        Self { word, about: (criticality as u64) << CRITICALITY | reason as u64 }
     }
 
     /// Why.
@@ -185,7 +187,7 @@ impl Refusal {
         const LAME_DUCK: u64 = Reason::LameDuck as u64;
         const DEADLINE_PASSED: u64 = Reason::DeadlinePassed as u64;
         const OUT_OF_QUOTA: u64 = Reason::OutOfQuota as u64;
-        match self.about >> REASON {
+        match self.about & REASON {
             LAME_DUCK => Reason::LameDuck,
             DEADLINE_PASSED => Reason::DeadlinePassed,
             OUT_OF_QUOTA => Reason::OutOfQuota,
@@ -196,7 +198,7 @@ impl Refusal {
     /// What the request counted as.
     #[inline]
     pub const fn criticality(&self) -> Criticality {
-        Criticality::ALL[self.about as usize % Criticality::COUNT]
+        Criticality::ALL[(self.about >> CRITICALITY) as usize % Criticality::COUNT]
     }
 
     /// What to do next.
