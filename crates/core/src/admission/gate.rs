@@ -318,6 +318,7 @@ impl Lane {
         // Nearly everybody is so.
         let plainly = self.returns.quota.plainly_within(customer, now);
         let (keeps, total) = match plainly {
+            // First, as it is what happens to most in an overload.
             Some(_) if deadline > now && level.is_closed() => {
                 return Decision::Reject(self.shed(level, request));
             }
@@ -327,9 +328,6 @@ impl Lane {
                 Err(reason) => return self.turn_away(level, request.charged(), reason, now),
             },
         };
-        if level.is_closed() {
-            return Decision::Reject(self.shed(level, request));
-        }
         if !level.is_open() {
             if level.is_lame_duck() {
                 return self.turn_away(level, request.charged(), Reason::LameDuck, now);

@@ -169,6 +169,11 @@ pub struct Refusal {
 const CRITICALITY: u32 = 6;
 const REASON: u64 = (1 << CRITICALITY) - 1;
 
+/// A reason as it stands there: that of nearly all is nothing.
+const fn code(reason: Reason) -> u64 {
+    reason as u64 ^ Reason::Overloaded as u64
+}
+
 impl Refusal {
     #[inline]
     pub(super) const fn overloaded(level: Level, criticality: Criticality) -> Self {
@@ -178,15 +183,15 @@ impl Refusal {
     /// For any other of the gate's reasons; out of quota, `word` says when it opens.
     #[inline]
     pub(super) const fn other(reason: Reason, criticality: Criticality, word: u64) -> Self {
-        Self { word, about: (criticality as u64) << CRITICALITY | reason as u64 }
+        Self { word, about: (criticality as u64) << CRITICALITY | code(reason) }
     }
 
     /// Why.
     #[inline]
     pub const fn reason(&self) -> Reason {
-        const LAME_DUCK: u64 = Reason::LameDuck as u64;
-        const DEADLINE_PASSED: u64 = Reason::DeadlinePassed as u64;
-        const OUT_OF_QUOTA: u64 = Reason::OutOfQuota as u64;
+        const LAME_DUCK: u64 = code(Reason::LameDuck);
+        const DEADLINE_PASSED: u64 = code(Reason::DeadlinePassed);
+        const OUT_OF_QUOTA: u64 = code(Reason::OutOfQuota);
         match self.about & REASON {
             LAME_DUCK => Reason::LameDuck,
             DEADLINE_PASSED => Reason::DeadlinePassed,
