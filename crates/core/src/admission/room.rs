@@ -57,7 +57,8 @@ impl Rank {
 }
 
 #[derive(Debug)]
-#[repr(C)] // Limits, which all threads read, on one cache line, what they write on the next.
+// Limits, which all threads read, on one cache line, what they write on the next.
+#[repr(C, align(64))]
 pub(super) struct Room {
     /// By rank, in nanoseconds of cost, two's complement; [`UNLIMITED`] is no limit.
     most: [AtomicU64; RANKS],
@@ -285,6 +286,13 @@ mod tests {
         let room = Room::new();
         room.publish(&most.map(cost), &most.map(cost), cost(inflight), NOW);
         room
+    }
+
+    #[test]
+    fn what_threads_write_is_not_beside_what_they_read() {
+        assert_eq!(core::mem::offset_of!(Room, most), 0);
+        assert_eq!(core::mem::offset_of!(Room, used), 64);
+        assert_eq!((align_of::<Room>(), size_of::<Room>()), (64, 128));
     }
 
     #[test]

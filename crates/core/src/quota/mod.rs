@@ -42,7 +42,9 @@
 //! always change the bucket, so an exchange that rests on the old ones fails and looks again.
 //! Otherwise a charge by the old limit could close a bucket for minutes that has been given a
 //! thousand times as much. (One that is first to read the new limit is scaled down with the bucket.
-//! That is in the customer's favour, and at most one request for each thread.)
+//! That is in the customer's favour, and at most one request for each thread.) So is what a request
+//! turns out to have cost beyond its estimate if its thread has charged nothing to the new limits
+//! yet: it is taken from a lease that counts no more, as far as that goes.
 //!
 //! Unknown customers share the limit of [`CustomerId::DEFAULT`]. The number of customers is fixed
 //! when the gate is made, and so is its memory: 64 bytes a customer, and 168 more per thread.

@@ -359,6 +359,38 @@ fn a_surprise_is_paid_for_but_not_for_ever() {
     assert_eq!(wait.as_secs(), 60);
 }
 
+/// What a customer has used of its limit in all, in nanoseconds, after a request was charged 1 ms,
+/// its limit was doubled and it has cost `actual`; `knows` if its thread has charged something in
+/// between.
+fn used_under_new_limits(knows: bool, actual: Cost) -> i64 {
+    let now = Timestamp::from_secs(1);
+    let gate = gate();
+    gate.set_limits(A, Limits::total(cpus(1.0)), now);
+    let mut lane = gate.lane();
+    let charge = lane.charge(A, Critical, Cost::from_millis(1), now);
+    gate.set_limits(A, Limits::total(cpus(2.0)), now);
+    if knows {
+        let _ = lane.charge(A, Critical, Cost::ZERO, now);
+    }
+    lane.settle(A, Critical, charge, actual, now);
+    let _ = lane.charge(A, Critical, Cost::ZERO, now);
+    let total = &gate.totals[A.index()];
+    total.pace().cost_over(total.depth(now)) as i64 - lane.lease(A.index(), TOTAL).left as i64
+}
+
+/// A lease is 1/128 s of the limit.
+#[test]
+fn a_surprise_from_before_new_limits_is_forgiven_as_far_as_a_lease_that_nobody_has_let_go() {
+    for (knows, actual_ms, surprise_ms) in
+        [(false, 5, 0), (true, 5, 4), (false, 50, 49), (true, 50, 49)]
+    {
+        let as_thought = used_under_new_limits(knows, Cost::from_millis(1));
+        let found = used_under_new_limits(knows, Cost::from_millis(actual_ms)) - as_thought;
+        let expected = surprise_ms * 1_000_000;
+        assert!((found - expected).abs() < 10, "{knows}, {actual_ms} ms: {found}");
+    }
+}
+
 #[test]
 fn a_report_after_no_time_waits_for_some() {
     let gate = gate();
