@@ -64,7 +64,7 @@ pub(super) fn decide<B>(
         context.unknown = admitted.method.is_new.then(|| admitted.name.into());
         context.bodiless = matches!(*request.method(), http::Method::HEAD | http::Method::CONNECT);
         let dear = admitted.cost >= WORTH_A_TURN;
-        Serving::new(permit, context, protocol, wanted, (request.version(), dear))
+        Serving::new(permit, context, protocol, wanted, request.version(), dear)
     })
 }
 

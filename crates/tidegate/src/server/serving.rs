@@ -78,14 +78,15 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// `version` is the request's, `dear` says whether it is worth a turn.
+    /// `version` is the request's.
     #[inline]
     pub(super) fn new(
         permit: Permit,
         context: Context,
         protocol: Protocol,
         wanted: Option<Wanted>,
-        (version, dear): (Version, bool),
+        version: Version,
+        dear: bool,
     ) -> Self {
         Self {
             trace: Trace::of(&permit, context.id),
