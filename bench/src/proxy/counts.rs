@@ -134,6 +134,7 @@ fn under_callgrind(case: Case, upstream: SocketAddr, requests: u64, directory: &
         .arg(std::env::current_exe()?)
         .args(["proxy-server", &address.to_string(), &upstream.to_string()])
         .arg(if case.refuses() { "--refuse" } else { "--dark" })
+        .args(case.is_http2_behind().then_some("--http2"))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let proxy = Killed(command.spawn().map_err(|error| format!("valgrind: {error}"))?);

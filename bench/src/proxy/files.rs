@@ -10,7 +10,11 @@ pub(super) fn nginx(
     directory: &std::path::Path,
 ) -> String {
     let http2 = if case.is_http2() { " http2" } else { "" };
-    let answer = if case.refuses() { "return 503;" } else { "proxy_pass http://behind;" };
+    let answer = match case {
+        _ if case.refuses() => "return 503;",
+        _ if case.is_http2_behind() => "grpc_pass grpc://behind;",
+        _ => "proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_pass http://behind;",
+    };
     let directory = directory.display();
     format!(
         "daemon off; worker_processes 1; pid {directory}/nginx.pid; error_log /dev/null crit;
@@ -22,7 +26,7 @@ http {{
   upstream behind {{ server {upstream}; keepalive 64; keepalive_requests 100000000; }}
   server {{
     listen {address}{http2};
-    location / {{ proxy_http_version 1.1; proxy_set_header Connection \"\"; {answer} }}
+    location / {{ {answer} }}
   }}
 }}
 "
@@ -32,6 +36,7 @@ http {{
 pub(super) fn haproxy(case: Case, address: SocketAddr, upstream: SocketAddr) -> String {
     let http2 = if case.is_http2() { " proto h2" } else { "" };
     let refuse = if case.refuses() { "  http-request return status 503\n" } else { "" };
+    let behind = if case.is_http2_behind() { " proto h2" } else { "" };
     format!(
         "global
   nbthread 1
@@ -45,7 +50,7 @@ frontend front
   bind {address}{http2}
 {refuse}  default_backend behind
 backend behind
-  server one {upstream}
+  server one {upstream}{behind}
 "
     )
 }
@@ -59,6 +64,15 @@ pub(super) fn envoy(case: Case, address: SocketAddr, upstream: SocketAddr) -> St
         "direct_response: { status: 503 }"
     } else {
         "route: { cluster: behind }"
+    };
+    let behind = if case.is_http2_behind() {
+        "    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: { http2_protocol_options: {} }
+"
+    } else {
+        ""
     };
     format!(
         "static_resources:
@@ -85,7 +99,7 @@ pub(super) fn envoy(case: Case, address: SocketAddr, upstream: SocketAddr) -> St
   clusters:
   - name: behind
     type: STATIC
-    circuit_breakers:
+{behind}    circuit_breakers:
       thresholds:
       - {{ max_connections: 4096, max_requests: 100000, max_pending_requests: 100000 }}
     load_assignment:
@@ -93,9 +107,9 @@ pub(super) fn envoy(case: Case, address: SocketAddr, upstream: SocketAddr) -> St
       endpoints:
       - lb_endpoints:
         - endpoint:
-            address: {{ socket_address: {{ address: 127.0.0.1, port_value: {behind} }} }}
+            address: {{ socket_address: {{ address: 127.0.0.1, port_value: {upstream} }} }}
 ",
         port = address.port(),
-        behind = upstream.port(),
+        upstream = upstream.port(),
     )
 }

@@ -10,8 +10,12 @@
 //! | `h1` | a small answer, HTTP/1.1 on both sides |
 //! | `h1-16k` | an answer of 16 KiB |
 //! | `h1-refuse` | refused: a `return 503`, or a customer without quota |
-//! | `h2` | HTTP/2 in front, HTTP/1.1 behind |
+//! | `h2` | a small answer, HTTP/2 on both sides, as gRPC has it |
+//! | `h2-h1` | the same, with HTTP/1.1 behind |
 //! | `h2-refuse` | refused over HTTP/2 |
+//!
+//! Beside each figure of ours stands what it may be at most, of nginx, `HAProxy` or Envoy, and
+//! whether it is.
 //!
 //! Ours has all checks of the inbound role on: criticality, deadline, quota, the program's CPU. The
 //! server behind is asked for all that it can do, which is more than it should: so that nothing is
@@ -22,6 +26,7 @@ mod counts;
 pub(crate) mod crowd;
 mod files;
 mod idle;
+mod latency;
 pub(crate) mod storm;
 pub(crate) mod surge;
 
@@ -43,7 +48,7 @@ use tidegate::serve::Limits as Bounds;
 use tidegate_core::CostRate;
 use tidegate_core::connection::gate::ConnectionLimits;
 use tidegate_core::fleet::Limits;
-use tidegate_proxy::{Config, Proxy, Role, Upstream};
+use tidegate_proxy::{Config, Protocol, Proxy, Role, Upstream};
 
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are words of the command line")]
@@ -75,6 +80,9 @@ pub(crate) struct Options {
     /// What interactive callers feel of a batch, instead.
     #[arg(long)]
     batch: bool,
+    /// What each proxy adds to the latency at half of what it can do, instead.
+    #[arg(long)]
+    latency: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -84,6 +92,8 @@ enum Case {
     H1Large,
     H1Refuse,
     H2,
+    #[value(name = "h2-h1")]
+    H2Http1,
     H2Refuse,
 }
 
@@ -94,12 +104,18 @@ impl Case {
             Self::H1Large => "h1-16k",
             Self::H1Refuse => "h1-refuse",
             Self::H2 => "h2",
+            Self::H2Http1 => "h2-h1",
             Self::H2Refuse => "h2-refuse",
         }
     }
 
+    /// In front.
     const fn is_http2(self) -> bool {
-        matches!(self, Self::H2 | Self::H2Refuse)
+        matches!(self, Self::H2 | Self::H2Http1 | Self::H2Refuse)
+    }
+
+    const fn is_http2_behind(self) -> bool {
+        matches!(self, Self::H2)
     }
 
     const fn refuses(self) -> bool {
@@ -110,14 +126,15 @@ impl Case {
         if matches!(self, Self::H1Large) { "/16k" } else { "/" }
     }
 
-    /// At most so many times nginx.
-    const fn bar(self) -> f64 {
+    /// At most so many times what these take.
+    const fn bars(self) -> &'static [(Peer, f64)] {
         match self {
-            Self::H1 => 1.2,
-            Self::H1Large => 1.15,
-            Self::H1Refuse => 1.1,
-            Self::H2 => 0.7,
-            Self::H2Refuse => 0.5,
+            Self::H1 => &[(Peer::Nginx, 1.2), (Peer::Haproxy, 1.0), (Peer::Envoy, 0.35)],
+            Self::H1Large => &[(Peer::Nginx, 1.15), (Peer::Envoy, 0.35)],
+            Self::H1Refuse => &[(Peer::Nginx, 1.1), (Peer::Envoy, 0.35)],
+            Self::H2 => &[(Peer::Nginx, 0.7)],
+            Self::H2Http1 => &[],
+            Self::H2Refuse => &[(Peer::Nginx, 0.5)],
         }
     }
 }
@@ -146,6 +163,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.batch {
         return surge::batch(options.crowd, options.json);
     }
+    if options.latency {
+        return latency::run(options.rounds, options.seconds, options.json);
+    }
     let found = Peer::ALL.into_iter().filter_map(|peer| Some((peer, peer.found()?)));
     let contenders: Vec<(Peer, PathBuf)> = found.collect();
     let cpus = Cpus::new();
@@ -169,29 +189,30 @@ pub(crate) fn run(options: &Options) -> Outcome {
                 }
             }
         }
-        for ((contender, _), own) in contenders.iter().zip(&figures) {
-            rows.push(row(case, *contender, own, &figures[0]));
-        }
+        let by_peer: Vec<(Peer, Figures)> =
+            contenders.iter().map(|(peer, _)| *peer).zip(figures).collect();
+        rows.extend(by_peer.iter().map(|(peer, own)| row(case, *peer, own, &by_peer)));
     }
     if options.json {
         println!("{}", json!({ "pinned": pinned, "rounds": options.rounds, "rows": rows }));
         return Ok(());
     }
     println!(
-        "{:<10} {:<9} {:>12} {:>11} {:>11} {:>6}",
-        "case", "proxy", "CPU µs each", "answers/s", "over nginx", "bar"
+        "{:<10} {:<9} {:>12} {:>11} {:>11}  {}",
+        "case", "proxy", "CPU µs each", "answers/s", "over nginx", "at most"
     );
     for row in &rows {
         let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        let bar = row["bar"].as_f64().map_or_else(String::new, |bar| format!("{bar:.2}"));
+        let bars: Vec<String> = row["bars"].as_array().into_iter().flatten().map(bar).collect();
         println!(
-            "{:<10} {:<9} {:>12.2} {:>11.0} {:>11.2} {bar:>6}",
+            "{:<10} {:<9} {:>12.2} {:>11.0} {:>11.2}  {}",
             text("case"),
             text("proxy"),
             number("cpu_us_per_request"),
             number("requests_per_second"),
             number("over_nginx"),
+            bars.join(", "),
         );
     }
     if !pinned {
@@ -200,17 +221,33 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
-fn row(case: Case, contender: Peer, own: &Figures, first: &Figures) -> Value {
+/// A bar in words.
+fn bar(bar: &Value) -> String {
+    let number = |key: &str| bar[key].as_f64().unwrap_or(f64::NAN);
+    let word = if bar["within"] == true { "kept" } else { "MISSED" };
+    let of = bar["of"].as_str().unwrap_or_default();
+    format!("{:.2} of {of}'s ({:.2}, {word})", number("at_most"), number("is"))
+}
+
+/// What `peer` took in a case, beside what others took in the same rounds.
+fn row(case: Case, peer: Peer, own: &Figures, all: &[(Peer, Figures)]) -> Value {
+    let over = |of: Peer| {
+        let (_, others) = all.iter().find(|(peer, _)| *peer == of)?;
+        Some(median(own.micros.iter().zip(&others.micros).map(|(own, other)| own / other)))
+    };
     let mut row = Map::new();
     row.insert("case".to_owned(), case.name().into());
-    row.insert("proxy".to_owned(), contender.name().into());
+    row.insert("proxy".to_owned(), peer.name().into());
     row.insert("cpu_us_per_request".to_owned(), median(own.micros.iter().copied()).into());
     row.insert("requests_per_second".to_owned(), median(own.rates.iter().copied()).into());
-    let ratio = median(own.micros.iter().zip(&first.micros).map(|(own, first)| own / first));
-    row.insert("over_nginx".to_owned(), ratio.into());
-    if contender == Peer::Tidegate {
-        row.insert("bar".to_owned(), case.bar().into());
-        row.insert("within_bar".to_owned(), (ratio <= case.bar()).into());
+    row.insert("over_nginx".to_owned(), over(Peer::Nginx).into());
+    if peer == Peer::Tidegate {
+        let bars = case.bars().iter().filter_map(|(of, at_most)| {
+            let is = over(*of)?;
+            let within = is <= *at_most;
+            Some(json!({ "of": of.name(), "at_most": at_most, "is": is, "within": within }))
+        });
+        row.insert("bars".to_owned(), bars.collect());
     }
     Value::Object(row)
 }
@@ -230,6 +267,7 @@ fn told(
             let mut arguments =
                 vec!["proxy-server".to_owned(), address.to_string(), upstream.to_string()];
             arguments.push(if case.refuses() { "--refuse" } else { "--dark" }.to_owned());
+            arguments.extend(case.is_http2_behind().then(|| "--http2".to_owned()));
             Told::Arguments(arguments)
         }
     }
@@ -305,6 +343,9 @@ pub(crate) struct ServerOptions {
     /// In the batch role.
     #[arg(long)]
     batch: bool,
+    /// The program speaks HTTP/2.
+    #[arg(long)]
+    http2: bool,
 }
 
 pub(crate) fn serve(options: &ServerOptions) -> Outcome {
@@ -344,6 +385,9 @@ impl ServerOptions {
         let mut config = Config::new(self.listen, Upstream::Address(self.upstream));
         config.workers = NonZeroUsize::new(1);
         config.dark = self.dark;
+        if self.http2 {
+            config.pool.protocol = Protocol::Http2;
+        }
         if self.refuse {
             config.everyone_else = Limits::total(CostRate::ZERO);
         }
