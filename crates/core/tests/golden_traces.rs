@@ -379,7 +379,7 @@ fn cost() {
 }
 
 /// Five backends, the third four times as slow as the others, and the last fails at once from the
-/// sixth second to the twelfth: picks of each second by `policy`, whose probes are answered at once.
+/// sixth second to the twelfth: picks of each second by `policy`. Probes are answered at once.
 fn picks(mut policy: Policy, rng: &mut SeededRng, text: &mut String) {
     writeln!(text, "second picks-by-backend active-by-backend").unwrap();
     for id in 0..5 {

@@ -120,8 +120,8 @@ impl Room {
                 word.store(most as u64, Ordering::Release);
             }
         }
-        // Of a limit: a part of none would leave nothing to those who have one.
-        let highest = limited.map_or(0, |limit| limit.as_nanos());
+        // Of a limit, if there is any: a part of none would leave nothing to those who have one.
+        let highest = limited.map_or(u64::MAX, |limit| limit.as_nanos());
         let lanes = self.lanes.load(Ordering::Relaxed).max(1);
         self.part.store(highest / lanes / PARTS, Ordering::Relaxed);
         self.valid_until.store((now + VALID).as_nanos(), Ordering::Relaxed);

@@ -19,10 +19,10 @@
 //! A service whose answers become [`CALM`] times as slow at once and for good, without any queue,
 //! looks like one that is full. Shedding tells them apart: a full one goes on answering as fast as
 //! it can, and what is let in beyond that is what waits; the other answers less and less as less is
-//! let in, and no answer is the faster for it. So the best is also forgotten while less than half of
-//! what was answered in the last minutes is, and for a little longer, so that it ends below [`CALM`]
-//! and not where shedding does. A program that is full and gets done an `n`th of what it did is
-//! thereby given less than `n` times as long: the peak is forgotten as fast as the best.
+//! let in, and no answer is the faster for it. So the best is also forgotten while less than half
+//! of what was answered in the last minutes is, and for a little longer, so that it ends below
+//! [`CALM`] and not where shedding does. A program that is full and gets done an `n`th of what it
+//! did is thereby given less than `n` times as long: the peak is forgotten as fast as the best.
 //!
 //! When it is wrong: a service that is [`CALM`] times as slow for good and is not shed for it, as
 //! that is below the target, stays so until its traffic falls by half within minutes, or until its
