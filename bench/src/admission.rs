@@ -60,7 +60,12 @@ struct Load {
     share: f64,
     /// Whether what is in flight is limited, and whether it has reached the limit.
     limited: Option<Full>,
+    /// What the controller that limits it knows of the machine.
+    cpus: f64,
 }
+
+/// How often a controller looks, as in a task.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Whether what is in flight has reached its limit.
 #[derive(Clone, Copy, PartialEq)]
@@ -89,11 +94,12 @@ impl Load {
             step: Duration::from_nanos(1_125),
             share: 1.0,
             limited: None,
+            cpus: 10.0,
         }
     }
 
-    /// What is in flight is limited, as it always is where a controller looks. No time passes, so
-    /// that its plan stays valid; so the customer has no limit of its own.
+    /// What is in flight is limited, and the limit is what the line is about: no time passes, so
+    /// that it stays as it is; so the customer has no limit of its own.
     fn limited(full: bool) -> Self {
         let (limits, step) = (Limits::UNLIMITED, Duration::ZERO);
         let share = if full { 0.0 } else { 1.0 };
@@ -109,13 +115,16 @@ impl Load {
     }
 
     /// 10,000 customers use 0.009 CPUs each: 9 µs of one of them every 100 ns. The draw gives the
-    /// busiest three times as much, and the limit is just above that. A lease lasts some dozen
-    /// requests.
+    /// busiest three times as much, and the limit is just above that. A lease of quota lasts some
+    /// dozen requests. A controller looks as time passes, as in every task that serves: what is in
+    /// flight has a limit, which is far away.
     fn many() -> Self {
         Self {
             customers: many(),
             limits: Limits::total(cpus(0.03)),
             step: Duration::from_nanos(100),
+            limited: Some(Full(false)),
+            cpus: 100.0,
             ..Self::one()
         }
     }
@@ -153,27 +162,27 @@ impl Load {
         Self { step: one.step * 2, ..one }
     }
 
+    /// Shares that no controller sets anew.
     fn shed(self, criticality: Criticality, share: f64) -> Self {
-        Self { levels: SHEDDING, criticality, share, ..self }
+        Self { levels: SHEDDING, criticality, share, limited: None, ..self }
     }
 
-    /// A gate of its own for each line: another line's clock is another time.
-    fn gate(&self) -> Arc<AdmissionGate> {
+    /// A gate of its own for each line, as another line's clock is another time; and its controller
+    /// where there is one.
+    fn gate(&self) -> (Arc<AdmissionGate>, Option<Controller>) {
         let customers_max = 1 + self.customers.iter().map(|c| c.0).max().unwrap_or(0);
         let gate = new_gate(customers_max as usize);
         for customer in 0..customers_max {
             gate.quota().set_limits(CustomerId(customer), self.limits, Timestamp::ZERO);
         }
         gate.set_levels(Levels::from_shares(self.levels));
-        if let Some(full) = self.limited {
-            self.limit(&gate, full);
-        }
-        gate
+        let controller = self.limited.map(|full| self.limit(&gate, full));
+        (gate, controller)
     }
 
-    /// Lets a controller of ten CPUs look once, and fills up what it allows.
-    fn limit(&self, gate: &Arc<AdmissionGate>, Full(full): Full) {
-        let Ok(shed) = ShedConfig::default().cpus(10.0) else { unreachable!("ten CPUs") };
+    /// Lets a controller look once, and fills up what it allows.
+    fn limit(&self, gate: &Arc<AdmissionGate>, Full(full): Full) -> Controller {
+        let Ok(shed) = ShedConfig::default().cpus(self.cpus) else { unreachable!("some CPUs") };
         let start = Timestamp::from_secs(1);
         let mut controller = Controller::new(shed, AttemptsConfig::default(), gate, start);
         let mut lane = gate.lane();
@@ -185,45 +194,68 @@ impl Load {
         }
         let _ = controller.tick(gate, Seen::new(Reading::IDLE).load(0.0), start);
         while full && lane.admit(&request, start, &mut rng).is_admitted() {}
+        controller
     }
 
     fn alone<'a>(self, name: &'static str) -> Contender<'a> {
-        let gate = self.gate();
-        Contender::alone(name, self.requests(&gate)).checked(self.share, self.tally(gate))
+        let (gate, controller) = self.gate();
+        let requests = self.requests(&gate, controller);
+        Contender::alone(name, requests).checked(self.share, self.tally(gate))
     }
 
     fn on_two_threads<'a>(self, name: &'static str) -> Contender<'a> {
-        let gate = self.gate();
-        Contender::contended(name, self.requests(&gate), self.requests(&gate))
+        let (gate, controller) = self.gate();
+        Contender::contended(name, self.requests(&gate, controller), self.requests(&gate, None))
             .checked(self.share, self.tally(gate))
     }
 
-    /// Admits and releases.
-    fn requests(&self, gate: &Arc<AdmissionGate>) -> impl FnMut(u64) + Send + use<> {
+    /// Admits and releases, and has the controller look as time passes.
+    fn requests(
+        &self,
+        gate: &Arc<AdmissionGate>,
+        mut controller: Option<Controller>,
+    ) -> impl FnMut(u64) + Send + use<> {
         let mut lane = gate.lane();
+        let gate = Arc::clone(gate);
         let Self { customers, criticality, estimate, step, .. } = self.clone();
         let actual = Cost::from_nanos(estimate.as_nanos() / 10 * 9);
         // A shell has its time in nanoseconds already.
         let step = step.as_nanos() as u64;
         let mut rng = SeededRng::new(2);
-        let (mut clock, mut first) = (Timestamp::from_secs(1), 0);
+        let per_tick = match (&controller, step) {
+            (None, _) | (_, 0) => u64::MAX,
+            _ => TICK.as_nanos() as u64 / step,
+        };
+        let (mut clock, mut first, mut until_tick) = (Timestamp::from_secs(1), 0, per_tick);
         move |operations| {
             // On the stack, where no other thread's state is near.
             let (mut now, mut rng) = (clock, rng.fork());
             let customers = &*customers;
-            for i in first..first + operations {
-                now = Timestamp::from_nanos(now.as_nanos() + step);
-                // Known only when the request is there, so that the loop is not built around it.
-                let request = Request::new(black_box(criticality), estimate);
-                let request = request.customer(at(customers, i));
-                match lane.admit(&request, now, &mut rng) {
-                    Decision::Admit(permit) => lane.complete(black_box(permit), actual, now),
-                    Decision::Reject(refusal) => {
-                        let _ = black_box(refusal);
+            let mut left = operations;
+            while left > 0 {
+                let chunk = left.min(until_tick);
+                for i in first..first + chunk {
+                    now = Timestamp::from_nanos(now.as_nanos() + step);
+                    // Known only when the request is there, so that the loop is not built around
+                    // it.
+                    let request = Request::new(black_box(criticality), estimate);
+                    let request = request.customer(at(customers, i));
+                    match lane.admit(&request, now, &mut rng) {
+                        Decision::Admit(permit) => lane.complete(black_box(permit), actual, now),
+                        Decision::Reject(refusal) => {
+                            let _ = black_box(refusal);
+                        }
+                    }
+                }
+                (first, left, until_tick) = (first + chunk, left - chunk, until_tick - chunk);
+                if until_tick == 0 {
+                    until_tick = per_tick;
+                    if let Some(controller) = &mut controller {
+                        let _ = controller.tick(&gate, Seen::new(Reading::IDLE).load(0.5), now);
                     }
                 }
             }
-            (clock, first) = (now, first + operations);
+            clock = now;
         }
     }
 

@@ -8,12 +8,20 @@ use std::fmt::Write as _;
 use std::time::Duration;
 use tidegate_core::attempts::{AttemptHistogram, AttemptsConfig};
 use tidegate_core::balance::{BackendId, Join, LoadReport, Weighted, WeightedConfig};
+use tidegate_core::balance::{
+    LeastLoaded, LeastLoadedConfig, Policy, Prequal, PrequalConfig, Probes,
+};
 use tidegate_core::batch::{BatchConfig, BatchProxy, Offer, Release};
+use tidegate_core::connection::idle::{HealthAnswer, HealthPacer, HealthPacerConfig};
+use tidegate_core::cost::{CostTable, MethodId};
 use tidegate_core::decision::Advice;
+use tidegate_core::doorman::{AlgorithmDraft, Draft, Kind, Repository, Request, Resource};
 use tidegate_core::fleet::{FailStatic, Fleet, FleetConfig, Limits, Usage};
 use tidegate_core::quota::{Charge, QuotaConfig, QuotaGate};
 use tidegate_core::retry::{BudgetConfig, RetryBudget};
 use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_core::spillover::{Datacenter, DatacenterId, Demand, LocationId};
+use tidegate_core::spillover::{Resources, Spillover, SpilloverConfig};
 use tidegate_core::throttle::{Throttle, ThrottleConfig};
 use tidegate_core::{Cost, CostRate, Criticality, CustomerId, Outcome, Timestamp};
 
@@ -340,6 +348,199 @@ fn batch() {
                 .unwrap();
                 (accepted, refused) = (0, 0);
             }
+        }
+    });
+}
+
+/// Requests of about 2 ms, of which one in two hundred costs two seconds; then a release makes them
+/// five times as dear.
+#[test]
+fn cost() {
+    golden("cost", 8, |rng, text| {
+        writeln!(text, "requests dear estimate-us of-a-stranger-us").unwrap();
+        let table = CostTable::new(64, Cost::from_millis(1));
+        let mut lane = table.lane();
+        let (customer, method) = (CustomerId(1), MethodId(1));
+        let mut dear = 0;
+        for i in 1..=1_200_u64 {
+            let usual = 1_500_000 + rng.below(1_000_000);
+            let usual = if i > 600 { 5 * usual } else { usual };
+            let rare = rng.below(200) == 0;
+            dear += u64::from(rare);
+            let cost = if rare { 2_000_000_000 } else { usual };
+            lane.record(customer, method, Cost::from_nanos(cost));
+            if i % 25 == 0 || i < 10 {
+                let known = lane.estimate(customer, method).as_nanos() / 1_000;
+                let stranger = lane.estimate(CustomerId(2), method).as_nanos() / 1_000;
+                writeln!(text, "{i} {dear} {known} {stranger}").unwrap();
+            }
+        }
+    });
+}
+
+/// Five backends, the third four times as slow as the others, and the last fails at once from the
+/// sixth second to the twelfth: picks of each second by `policy`. Probes are answered at once.
+fn picks(mut policy: Policy, rng: &mut SeededRng, text: &mut String) {
+    writeln!(text, "second picks-by-backend active-by-backend").unwrap();
+    for id in 0..5 {
+        policy.add(BackendId(id), Join::Warm, Timestamp::ZERO);
+    }
+    let mut under_way: Vec<(u64, BackendId, Outcome)> = Vec::new();
+    let mut counts = [0_u64; 5];
+    for milli in 0..24_000_u64 {
+        let now = Timestamp::from_millis(milli);
+        under_way.retain(|&(until, id, outcome)| {
+            if until <= milli {
+                policy.on_complete(id, outcome, now);
+            }
+            until > milli
+        });
+        let probes = policy.probes_wanted(rng);
+        for &id in probes.as_ref().map_or(&[][..], Probes::as_slice) {
+            let active = policy.active(id);
+            let latency = if id == BackendId(2) { 80 } else { 20 };
+            policy.on_probe(id, active, Duration::from_millis(latency), now);
+        }
+        let id = policy.pick(now, rng).unwrap().backend;
+        policy.on_start(id, now);
+        counts[id.0 as usize] += 1;
+        let fails = id == BackendId(4) && (6_000..12_000).contains(&milli);
+        let (latency, outcome) = match id.0 {
+            _ if fails => (1, Outcome::Failed),
+            2 => (60 + rng.below(40), Outcome::Served),
+            _ => (15 + rng.below(10), Outcome::Served),
+        };
+        under_way.push((milli + latency, id, outcome));
+        if milli % 1_000 == 999 {
+            let active: Vec<_> = (0..5).map(|id| policy.active(BackendId(id))).collect();
+            writeln!(text, "{} {counts:?} {active:?}", milli / 1_000 + 1).unwrap();
+            counts = [0; 5];
+        }
+    }
+}
+
+#[test]
+fn least_loaded() {
+    golden("least_loaded", 9, |rng, text| {
+        picks(LeastLoaded::new(LeastLoadedConfig::default()).into(), rng, text);
+    });
+}
+
+#[test]
+fn prequal() {
+    golden("prequal", 10, |rng, text| {
+        picks(Prequal::new(PrequalConfig::default()).unwrap().into(), rng, text);
+    });
+}
+
+/// Two locations and three datacenters. The first asks for more and more; then the datacenter
+/// nearest to it is lost, and comes back.
+#[test]
+fn spillover() {
+    golden("spillover", 11, |rng, text| {
+        writeln!(text, "second asked placed-by-location unplaced (CPUs)").unwrap();
+        let mut spillover = Spillover::new(SpilloverConfig::default());
+        let near = |ms: [u64; 3]| {
+            let distances = (0..).map(DatacenterId).zip(ms.map(Duration::from_millis));
+            distances.collect::<Vec<_>>()
+        };
+        for second in 0..90_u64 {
+            let now = Timestamp::from_secs(second);
+            let first = if second < 30 { 4.0 * second as f64 } else { 80.0 };
+            let asked = [first + 5.0 * rng.unit(), 60.0 + 5.0 * rng.unit()];
+            let lost = (40..55).contains(&second);
+            let capacity = [if lost { 0.0 } else { 100.0 }, 80.0, 40.0];
+            let demands = [near([1, 20, 50]), near([20, 1, 30])];
+            let demands = (0..).zip(demands).zip(asked).map(|((location, distances), asked)| {
+                Demand::new(LocationId(location), Resources::cpu(cpus(asked)), distances)
+            });
+            let datacenters = (0..).zip(capacity).map(|(id, capacity)| {
+                Datacenter::new(DatacenterId(id), Resources::cpu(cpus(capacity)))
+            });
+            let demands: Vec<_> = demands.collect();
+            let datacenters: Vec<_> = datacenters.collect();
+            let plan = spillover.plan(&demands, &datacenters, now);
+            if second % 3 == 0 || (38..45).contains(&second) {
+                let placed: Vec<Vec<_>> = plan
+                    .iter()
+                    .map(|to| to.placed.iter().map(|(id, at)| (id.0, at.as_cpus())).collect())
+                    .collect();
+                let unplaced: Vec<_> = plan.iter().map(|to| to.unplaced.as_cpus()).collect();
+                writeln!(text, "{second} {asked:.1?} {placed:.1?} {unplaced:.1?}").unwrap();
+            }
+        }
+    });
+}
+
+/// A hundred idle clients ask how a task is, then twenty thousand do, then a hundred again.
+#[test]
+fn health_pacer() {
+    golden("health_pacer", 12, |rng, text| {
+        writeln!(text, "second clients checks dropped interval-ms estimated-clients").unwrap();
+        let mut pacer = HealthPacer::new(HealthPacerConfig::default(), Timestamp::ZERO).unwrap();
+        // When each client asks, and how long it has waited since it asked last.
+        let mut asks: Vec<(u64, Option<Duration>)> = Vec::new();
+        let (mut checks, mut dropped) = (0, 0);
+        for second in 0..240_u64 {
+            let clients = if (30..120).contains(&second) { 20_000 } else { 100 };
+            asks.truncate(clients);
+            while asks.len() < clients {
+                asks.push((second * 1_000 + rng.below(5_000), None));
+            }
+            for (at, waited) in &mut asks {
+                if *at / 1_000 > second {
+                    continue;
+                }
+                checks += 1;
+                let now = Timestamp::from_millis((*at).max(second * 1_000));
+                let wait = match pacer.on_check(*waited, now, rng) {
+                    HealthAnswer::AskAgainAfter(wait) => wait,
+                    HealthAnswer::Drop => {
+                        dropped += 1;
+                        Duration::from_secs(5)
+                    }
+                };
+                (*at, *waited) = (*at + wait.as_millis() as u64, Some(wait));
+            }
+            if second % 5 == 4 {
+                let now = Timestamp::from_secs(second + 1);
+                let (interval, known) = (pacer.interval(now).as_millis(), pacer.clients(now));
+                let second = second + 1;
+                writeln!(text, "{second} {clients} {checks} {dropped} {interval} {known:.0}")
+                    .unwrap();
+                (checks, dropped) = (0, 0);
+            }
+        }
+    });
+}
+
+/// Three clients of a resource of a hundred, by fair share, from a new master's learning on; the
+/// second goes away, and the third wants more than is left.
+#[test]
+fn doorman() {
+    golden("doorman", 13, |rng, text| {
+        writeln!(text, "second learning wants-by-client has-by-client").unwrap();
+        let fair = AlgorithmDraft::new(Kind::FairShare, 20, 5);
+        let drafts = [Draft::new("*", 100.0).with_algorithm(fair)];
+        let repository = Repository::new(&drafts).unwrap();
+        let template = repository.find("disks").clone();
+        let mut resource = Resource::new(template, Timestamp::ZERO, 10);
+        let mut leases = [None; 3];
+        for second in (0..120_u64).step_by(5) {
+            let now = Timestamp::from_secs(second);
+            let third = if second < 60 { 30.0 } else { 90.0 };
+            let wants = [20.0 + 10.0 * rng.unit(), 60.0, third].map(f64::round);
+            for (i, name) in ["a", "b", "c"].into_iter().enumerate() {
+                if i == 1 && second >= 80 {
+                    leases[1] = None;
+                    continue;
+                }
+                let request = Request::client(wants[i], 1).with_has(leases[i]);
+                leases[i] = Some(resource.decide(name, &request, now).unwrap());
+            }
+            let has = leases.map(|lease| lease.map_or(0.0, |lease| lease.capacity));
+            let learning = resource.is_learning(now);
+            writeln!(text, "{second} {learning} {wants:?} {has:.1?}").unwrap();
         }
     });
 }

@@ -186,15 +186,30 @@ impl AdmissionGate {
 
     #[inline]
     fn level(&self, criticality: Criticality) -> Level {
-        Level::from_bits(self.levels[criticality.index()].load(Ordering::Relaxed))
+        Level::from_bits(self.levels[criticality.index()].load(Ordering::Acquire))
     }
 
     /// Makes of each level what `change` says. Takes a lock; off the request path.
+    ///
+    /// Levels that let in less are written from the lowest up, then those that let in more from the
+    /// highest down, so that at no moment a level is refused and a lower one not.
     fn set(&self, change: impl Fn(Criticality, Level) -> Level) {
         let _setting = lock(&self.setting);
-        for (criticality, word) in Criticality::ALL.into_iter().zip(&self.levels) {
+        let of = |criticality: Criticality| {
+            let word = &self.levels[criticality.index()];
             let level = Level::from_bits(word.load(Ordering::Relaxed));
-            word.store(change(criticality, level).bits(), Ordering::Relaxed);
+            (word, level, change(criticality, level))
+        };
+        let levels = Criticality::ALL.map(of);
+        for (word, level, new) in levels {
+            if new.lets_in() <= level.lets_in() {
+                word.store(new.bits(), Ordering::Release);
+            }
+        }
+        for (word, level, new) in levels.into_iter().rev() {
+            if new.lets_in() > level.lets_in() {
+                word.store(new.bits(), Ordering::Release);
+            }
         }
     }
 

@@ -18,7 +18,8 @@
 //!
 //! A share and the cause that is told for it are so always of the same plan. The words of two
 //! criticalities are written one after the other: in the nanoseconds between, one level goes by the
-//! new plan and another by the old.
+//! new plan and another by the old. What closes is therefore written from the lowest level up and
+//! what opens from the highest down, by [`Level::lets_in`].
 
 use crate::criticality::Criticality;
 use crate::decision::{Advice, Cause, Reason, Rejection, SignalId, Thousandths};
@@ -63,6 +64,17 @@ impl Level {
     #[inline]
     pub(super) const fn is_open(self) -> bool {
         self.0 & (SHARE | LAME_DUCK) == SHARE
+    }
+
+    /// How much gets in, as a number to compare with another's.
+    pub(super) const fn lets_in(self) -> u64 {
+        if self.is_lame_duck() {
+            0
+        } else if self.is_dark() {
+            SHARE
+        } else {
+            self.0 & SHARE
+        }
     }
 
     /// Whether a request gets in where some do, by the dice.

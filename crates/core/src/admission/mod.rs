@@ -28,6 +28,7 @@ pub use gate::{AdmissionGate, Controller, Counts, Lane};
 pub use level::Refusal;
 pub use seen::Seen;
 
+use crate::attempts::AttemptHistogram;
 use crate::criticality::Criticality;
 use crate::customer::CustomerId;
 use crate::decision::Reason;
@@ -80,11 +81,7 @@ impl Request {
     /// Which try this is, the first being 1.
     #[must_use]
     pub const fn attempt(mut self, attempt: u8) -> Self {
-        self.tries = match attempt {
-            0 | 1 => 0,
-            2 => 1,
-            _ => 2,
-        };
+        self.tries = AttemptHistogram::slot(attempt as u32) as u8;
         self
     }
 

@@ -16,6 +16,15 @@
 //! A request is let in while there is any room at all, so a limit may be overdrawn by one request
 //! or lease per thread. When no plan comes for a while (the controller's thread is held up), an old
 //! one is no reason to refuse: then shares alone decide, until the next.
+//!
+//! **The order of ranks** is exact on each thread: limits rise with rank, a lease is not used below
+//! the rank that it was taken for, and what comes back into it is looked at anew. Across threads a
+//! lease may upset it: until the next plan a thread can let in a lower rank by what it has leased
+//! while another refuses a higher one, for no more than one lease, which is a [`PARTS`]th of the
+//! thread's share of the limit or one request, and once. Limits of a new plan are written so that
+//! none of its moments upsets it either: those that fall from the lowest rank up, then those that
+//! rise from the highest down. Whoever was refused by a new limit that fell then finds all lower
+//! ones fallen, and whoever got in by one that rose finds all higher ones risen.
 
 use crate::criticality::Criticality;
 use crate::quota::Keeps;
@@ -29,8 +38,11 @@ const PARTS: u64 = 64;
 /// Plans come every few milliseconds; one that is this old is not being followed up.
 const VALID: Duration = Duration::from_millis(100);
 
-/// No limit.
+/// No limit for anyone.
 const UNLIMITED: i64 = i64::MAX;
+/// No limit for some, beside others who have one: no lease of theirs may be without limit, as
+/// others use what is left of it.
+const UNREACHED: i64 = UNLIMITED - 1;
 /// Costs beyond this, some thirty years, count as this, so that sums do not overflow.
 const MOST: u64 = 1 << 60;
 /// Levels, and in each of them first those who are over, then those who keep within.
@@ -90,17 +102,39 @@ impl Room {
         now: Timestamp,
     ) {
         let inflight = signed(inflight);
-        for (most, limits) in self.most.chunks_exact(2).zip(over.iter().zip(limit)) {
-            for (most, &limit) in most.iter().zip([limits.0, limits.1]) {
-                let room = if limit == Cost::MAX { UNLIMITED } else { signed(limit) - inflight };
-                most.store(room as u64, Ordering::Relaxed);
+        let limited = over.iter().chain(limit).filter(|&&limit| limit < Cost::MAX).max();
+        let most: [i64; RANKS] =
+            core::array::from_fn(|rank| match [over, limit][rank % 2][rank / 2] {
+                _ if limited.is_none() => UNLIMITED,
+                Cost::MAX => UNREACHED,
+                limit => signed(limit) - inflight,
+            });
+        let words = self.most.iter().zip(most);
+        for (word, most) in words.clone() {
+            if most <= word.load(Ordering::Relaxed) as i64 {
+                word.store(most as u64, Ordering::Release);
             }
         }
-        let highest = limit[LEVELS - 1].as_nanos();
+        for (word, most) in words.rev() {
+            if most > word.load(Ordering::Relaxed) as i64 {
+                word.store(most as u64, Ordering::Release);
+            }
+        }
+        // Of a limit, if there is any: a part of none would leave nothing to those who have one.
+        let highest = limited.map_or(u64::MAX, |limit| limit.as_nanos());
         let lanes = self.lanes.load(Ordering::Relaxed).max(1);
         self.part.store(highest / lanes / PARTS, Ordering::Relaxed);
         self.valid_until.store((now + VALID).as_nanos(), Ordering::Relaxed);
-        self.used.store(0, Ordering::Relaxed);
+        // Last: whoever sees it begin anew sees the limits that it counts from.
+        self.used.store(0, Ordering::Release);
+    }
+
+    /// What is left below the limit of `rank`, for a thread that has leased `mine`.
+    #[inline]
+    fn available(&self, rank: Rank, mine: i64) -> (i64, i64) {
+        let used = self.used.load(Ordering::Acquire) as i64;
+        let most = self.most[rank.index()].load(Ordering::Acquire) as i64;
+        (most.saturating_sub(used.saturating_sub(mine)), most)
     }
 
     pub(super) fn lease(&self) -> Lease {
@@ -179,13 +213,20 @@ impl Lease {
             self.left = left as i64;
             return true;
         }
-        // In a surge most requests are refused here, so it is looked at before anything is called.
-        let most = room.most[rank.index()].load(Ordering::Relaxed) as i64;
+        // In a surge most requests are refused here, and in calm most take again what their thread
+        // was given back: both are looked at before anything is called.
         let mine = if plan == self.plan { self.left } else { 0 };
-        let used = room.used.load(Ordering::Relaxed) as i64;
-        let available = most.saturating_sub(used.saturating_sub(mine));
-        if available <= 0 && now.as_nanos() <= room.valid_until.load(Ordering::Relaxed) {
-            return false;
+        let (available, most) = room.available(rank, mine);
+        if available <= 0 {
+            if now.as_nanos() <= room.valid_until.load(Ordering::Relaxed) {
+                return false;
+            }
+        } else if let Some(left) = (mine as u64).checked_sub(cost.as_nanos())
+            && most != UNLIMITED
+            && plan == self.plan
+        {
+            (self.left, self.from) = (left as i64, plan | u64::from(rank.0));
+            return true;
         }
         self.renew(room, plan, rank, signed(cost), now)
     }
@@ -223,7 +264,8 @@ impl Lease {
 
     #[cold]
     fn renew(&mut self, room: &Room, plan: u64, rank: Rank, cost: i64, now: Timestamp) -> bool {
-        let most = room.most[rank.index()].load(Ordering::Relaxed) as i64;
+        let mine = if plan == self.plan { self.left } else { 0 };
+        let (available, most) = room.available(rank, mine);
         let from = plan | u64::from(rank.0);
         if most == UNLIMITED {
             // Nobody else can fill it up.
@@ -234,18 +276,10 @@ impl Lease {
         if now.as_nanos() > room.valid_until.load(Ordering::Relaxed) {
             return true;
         }
-        let mine = if plan == self.plan { self.left } else { 0 };
-        let used = room.used.load(Ordering::Relaxed) as i64;
-        let available = most.saturating_sub(used.saturating_sub(mine));
         if available <= 0 {
             return false;
         }
         let then_from = plan | NOBODY;
-        if mine >= cost {
-            let keep = self.keep.max(cost);
-            *self = Self { left: mine - cost, keep, plan, from, then_from };
-            return true;
-        }
         let part = room.part.load(Ordering::Relaxed) as i64;
         let lease = part.min(available - cost).max(0);
         let lease = lease - lease % cost.max(1);
@@ -424,6 +458,46 @@ mod tests {
         assert!(!lease.take(&room, PLAN, Rank::new(Critical, Within), cost(1), NOW));
         room.give_back(cost(5));
         assert_eq!(admitted(&mut lease, &room, PLAN, Critical, 1), 5);
+    }
+
+    /// Some levels are limited and others are not: who has no limit takes none of the room of those
+    /// who have, and no limit of one is a way in for another.
+    #[test]
+    fn no_limit_for_some_is_none_for_others() {
+        let limit = [cost(100), cost(100), Cost::MAX, Cost::MAX];
+        for first in [Critical, Sheddable] {
+            let room = Room::new();
+            let mut lease = room.lease();
+            room.publish(&limit, &limit, cost(0), NOW);
+            assert!(lease.take(&room, PLAN, Rank::new(first, Within), cost(1), NOW));
+            let more = admitted(&mut lease, &room, PLAN, Sheddable, 1);
+            assert_eq!(more, 99, "after one of {first}");
+            assert_eq!(admitted(&mut lease, &room, PLAN, Critical, 1), 1_000);
+            assert_eq!(admitted(&mut lease, &room, PLAN, Sheddable, 1), 0);
+            let mut other = room.lease();
+            assert_eq!(admitted(&mut other, &room, PLAN, Sheddable, 1), 0);
+            assert_eq!(admitted(&mut other, &room, PLAN, Critical, 1), 1_000);
+        }
+    }
+
+    /// The order of levels across threads is upset by what one of them has leased, and by no more.
+    #[test]
+    fn a_lower_level_gets_in_by_its_threads_lease_and_no_further() {
+        let room = Room::new();
+        let mut leases = [room.lease(), room.lease()];
+        room.publish(&[1_280; 4].map(cost), &[1_280; 4].map(cost), cost(0), NOW);
+        // The first takes one and a lease: 1,280 over two threads and 64 parts.
+        let [low, high] = &mut leases;
+        assert!(low.take(&room, PLAN, Rank::new(Sheddable, Within), cost(1), NOW));
+        assert_eq!(admitted(high, &room, PLAN, CriticalPlus, 1), 1_000);
+        assert_eq!(admitted(high, &room, PLAN, CriticalPlus, 1), 1_280 - 1_000 - 11);
+        assert!(!high.take(&room, PLAN, Rank::new(CriticalPlus, Within), cost(1), NOW));
+        // Ten of the lowest get in beside a refusal of the highest, and none after them,
+        assert_eq!(admitted(low, &room, PLAN, Sheddable, 1), 10);
+        // not even as they are done: what comes back is looked at anew.
+        low.give_back(&room, PLAN, cost(1));
+        assert!(low.take(&room, PLAN, Rank::new(CriticalPlus, Within), cost(1), NOW));
+        assert!(!low.take(&room, PLAN, Rank::new(Sheddable, Within), cost(1), NOW));
     }
 
     #[test]

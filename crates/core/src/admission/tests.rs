@@ -12,7 +12,6 @@ use crate::signal::Reading;
 use crate::units::{CostRate, Ratio, Utilization};
 use Criticality::{Critical, Sheddable};
 use core::time::Duration;
-use proptest::prelude::*;
 use std::sync::Arc;
 
 const TICK: Duration = Duration::from_millis(10);
@@ -600,81 +599,5 @@ fn what_would_switch_protection_off_or_shut_the_task_is_refused() {
     ] {
         assert!(set(config(), Duration::ZERO).is_err());
         assert!(set(config(), Duration::from_millis(20)).is_ok());
-    }
-}
-
-#[derive(Debug, Clone)]
-enum Operation {
-    Offer { level: usize, customer: u32, cost: u64, attempt: u8 },
-    Complete { actual: u64 },
-    Tick { utilization: f64, instant: f64, nanos: u64 },
-    LameDuck(bool),
-    Dark(bool),
-}
-
-fn operation() -> impl Strategy<Value = Operation> {
-    let level = prop_oneof![0.0..3.0_f64, Just(0.0), Just(f64::MAX), Just(1e-300)];
-    prop_oneof![
-        8 => (0_usize..4, 0_u32..3, prop_oneof![0_u64..10_000_000, any::<u64>()], any::<u8>())
-            .prop_map(|(level, customer, cost, attempt)| {
-                Operation::Offer { level, customer, cost, attempt }
-            }),
-        4 => any::<u64>().prop_map(|actual| Operation::Complete { actual }),
-        4 => (level.clone(), level, prop_oneof![0_u64..20_000_000, any::<u64>()])
-            .prop_map(|(utilization, instant, nanos)| {
-                Operation::Tick { utilization, instant, nanos }
-            }),
-        1 => any::<bool>().prop_map(Operation::LameDuck),
-        1 => any::<bool>().prop_map(Operation::Dark),
-    ]
-}
-
-proptest! {
-    /// Whatever comes: at most one level is cut, all above pass, all below do not; nothing panics.
-    #[test]
-    fn no_level_is_touched_while_a_lower_one_is_admitted(
-        operations in proptest::collection::vec(operation(), 0..300),
-    ) {
-        let gate = gate();
-        let mut now = Timestamp::ZERO;
-        let mut controller =
-            Controller::new(ShedConfig::default(), AttemptsConfig::default(), &gate, now);
-        let mut lane = gate.lane();
-        let mut rng = SeededRng::new(9);
-        let mut permits = Vec::new();
-        for operation in operations {
-            match operation {
-                Operation::Offer { level, customer, cost, attempt } => {
-                    let request = Request::new(Criticality::ALL[level], Cost::from_nanos(cost))
-                        .customer(CustomerId(customer))
-                        .attempt(attempt);
-                    if let Decision::Admit(permit) = lane.admit(&request, now, &mut rng) {
-                        permits.push(permit);
-                    }
-                }
-                Operation::Complete { actual } => {
-                    if let Some(permit) = permits.pop() {
-                        lane.complete(permit, Cost::from_nanos(actual), now);
-                    }
-                }
-                Operation::Tick { utilization: smooth, instant, nanos } => {
-                    now += Duration::from_nanos(nanos);
-                    let reading = Reading {
-                        utilization: utilization(smooth),
-                        instant: utilization(instant),
-                        signal: SignalId(0),
-                    };
-                    let plan = controller.tick(&gate, reading, now);
-                    let shares = shares(&plan);
-                    let in_order = shares.windows(2).all(|w| w[1] == 1.0 || w[0] == 0.0);
-                    prop_assert!(in_order, "{shares:?}");
-                    prop_assert!(plan.limit.is_sorted(), "{:?}", plan.limit);
-                    prop_assert!(plan.capacity.is_finite() && plan.offered.is_finite());
-                }
-                Operation::LameDuck(on) => gate.set_lame_duck(on),
-                Operation::Dark(on) => gate.set_dark(on),
-            }
-            prop_assert_eq!(gate.counts().inflight(), permits.len() as u64);
-        }
     }
 }

@@ -336,37 +336,61 @@ fn four_looks_see_the_slow_as_well_as_all_do() {
     assert!((0.09..0.13).contains(&exact) && (0.09..0.14).contains(&looks), "{exact} {looks}");
 }
 
-/// One of ten fails everything at once: errors that all threads see keep it from drawing traffic.
+/// What two lanes of `policy` send in ten seconds to the one of ten that fails everything at once.
+fn drawn_by_failing(mut policy: Policy) -> u32 {
+    let lanes = policy.lanes();
+    let mut rng = SeededRng::new(2);
+    let mut pair = [lanes.lane(&mut rng), lanes.lane(&mut rng)];
+    let mut under_way = BTreeMap::new();
+    let mut drawn = 0;
+    for milli in 0..10_000_u64 {
+        let now = Timestamp::from_millis(milli);
+        if policy.next_deadline().is_some_and(|due| due <= now) {
+            policy.on_deadline(now);
+        }
+        let lane = &mut pair[milli as usize % 2];
+        while let Some(first) = under_way.first_entry()
+            && *first.key() <= (milli, u64::MAX)
+        {
+            let ((_, _), id) = first.remove_entry();
+            let failed = id == BackendId(4);
+            lane.on_complete(id, if failed { Outcome::Failed } else { Outcome::Served });
+        }
+        let probes = lane.probes_wanted(&mut rng);
+        for &id in probes.as_ref().map_or(&[][..], Probes::as_slice) {
+            let latency = if id == BackendId(4) { 0 } else { 50 };
+            lane.on_probe(id, policy.active(id), Duration::from_millis(latency), now);
+        }
+        let id = lane.pick(now, &mut rng).unwrap().backend;
+        lane.on_start(id);
+        drawn += u32::from(id == BackendId(4));
+        let latency = if id == BackendId(4) { 0 } else { 25 + rng.below(50) };
+        under_way.insert((milli + latency, milli), id);
+    }
+    drawn
+}
+
+/// Errors that all threads see keep a task that fails at once from drawing traffic.
 #[test]
 fn a_task_that_fails_fast_is_no_sinkhole_to_lanes() {
-    for mut policy in [Policy::from(least_loaded(10)), Policy::from(prequal(10))] {
-        let lanes = policy.lanes();
-        let mut rng = SeededRng::new(2);
-        let mut pair = [lanes.lane(&mut rng), lanes.lane(&mut rng)];
-        let mut under_way = BTreeMap::new();
-        let mut drawn = 0;
-        for milli in 0..10_000_u64 {
-            let now = Timestamp::from_millis(milli);
-            policy.on_deadline(now);
-            let lane = &mut pair[milli as usize % 2];
-            while let Some(first) = under_way.first_entry()
-                && *first.key() <= (milli, u64::MAX)
-            {
-                let ((_, _), id) = first.remove_entry();
-                let failed = id == BackendId(4);
-                lane.on_complete(id, if failed { Outcome::Failed } else { Outcome::Served });
-            }
-            let probes = lane.probes_wanted(&mut rng);
-            for &id in probes.as_ref().map_or(&[][..], Probes::as_slice) {
-                let latency = if id == BackendId(4) { 0 } else { 50 };
-                lane.on_probe(id, policy.active(id), Duration::from_millis(latency), now);
-            }
-            let id = lane.pick(now, &mut rng).unwrap().backend;
-            lane.on_start(id);
-            drawn += u32::from(id == BackendId(4));
-            let latency = if id == BackendId(4) { 0 } else { 25 + rng.below(50) };
-            under_way.insert((milli + latency, milli), id);
-        }
+    for policy in [Policy::from(least_loaded(10)), Policy::from(prequal(10))] {
+        let drawn = drawn_by_failing(policy);
         assert!((1..300).contains(&drawn), "{drawn} of 10000 to the failing task");
+    }
+}
+
+/// No memory is none, and not a memory for ever.
+#[test]
+fn lanes_without_a_memory_count_no_errors() {
+    let error_memory = Duration::ZERO;
+    let least_loaded = LeastLoaded::new(LeastLoadedConfig { error_memory, ..Default::default() });
+    let prequal = Prequal::new(PrequalConfig { error_memory, ..Default::default() }).unwrap();
+    for mut policy in [Policy::from(least_loaded), Policy::from(prequal)] {
+        for id in 0..10 {
+            policy.add(BackendId(id), Join::Warm, Timestamp::ZERO);
+        }
+        let drawn = drawn_by_failing(policy);
+        // Of two or more that are looked at, the idle one is taken.
+        assert!(drawn > 1_900, "{drawn} of 10000 to the failing task, and errors do not count");
     }
 }

@@ -62,6 +62,9 @@ pub(super) struct State {
 pub(super) struct Loads {
     cells: Box<[Cell]>,
     table: Arc<PickGate>,
+    /// What a failure adds to a word: nothing where errors are not remembered, as then nobody would
+    /// take it away again.
+    error: u64,
 }
 
 impl Loads {
@@ -78,7 +81,7 @@ impl Loads {
 
     #[inline]
     pub(super) fn on_complete(&self, id: BackendId, outcome: Outcome) {
-        let error = u64::from(outcome.is_failure() == Some(true));
+        let error = if outcome.is_failure() == Some(true) { self.error } else { 0 };
         if let Some(cell) = self.cell(id) {
             cell.load.fetch_add(error.wrapping_sub(ACTIVE), Ordering::Relaxed);
         }
@@ -150,7 +153,8 @@ impl LoadBooks {
         let order = Order::new(backends_max);
         let cell = |_| Cell { load: AtomicU64::new(0), state: AtomicU32::new(0) };
         let cells = (0..backends_max).map(cell).collect();
-        let loads = Arc::new(Loads { cells, table: Arc::clone(order.gate()) });
+        let error = u64::from(nanos(memory) > 0);
+        let loads = Arc::new(Loads { cells, table: Arc::clone(order.gate()), error });
         Self {
             loads,
             order,

@@ -35,7 +35,8 @@
 //! above `utilization_target` the backends are **busy**, and the window gives way. Not below one:
 //! if they are busy without batch work, it should starve no more than refusals make it. Reports
 //! are averages and late, and a window that did not wait for them would swing: so it changes by a
-//! quarter a second at most, and by two thirds while growth is fast.
+//! quarter a second at most, and by two thirds while growth is fast. Reports that have stopped for
+//! [`Signals::STALE_AFTER`] say nothing any more, as with any signal whose source is silent.
 //!
 //! A pushback is waited for exactly. However bad it looks, one request each
 //! `probe_interval` goes out, or nobody would notice that it got better.
@@ -50,6 +51,7 @@
 use crate::average::Average;
 use crate::decision::Advice;
 use crate::outcome::Outcome;
+use crate::signal::Signals;
 use crate::units::{InvalidNumber, NANOS, Timestamp, nanos};
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -186,6 +188,7 @@ pub struct Pace {
     lately: (f64, u32),
     /// What the backends report.
     utilization: Average,
+    reported_at: Timestamp,
     outstanding: u64,
     /// When the next release is due.
     due: Timestamp,
@@ -208,6 +211,7 @@ impl Pace {
             best: Best::new(f64::min),
             lately: (0.0, 0),
             utilization: Average::new(REPORTS_TAU),
+            reported_at: Timestamp::ZERO,
             outstanding: 0,
             due: Timestamp::ZERO,
             pushback_until: Timestamp::ZERO,
@@ -254,10 +258,10 @@ impl Pace {
                 self.latency.record(sample, now);
                 self.note_best(sample, now);
                 self.accepted_since_cut = true;
-                if self.is_busy() {
+                if self.is_busy(now) {
                     self.give_way(now);
                 } else if window_is_used && !self.is_slow() {
-                    self.grow();
+                    self.grow(now);
                 }
             }
             Outcome::Refused(advice) => {
@@ -277,6 +281,7 @@ impl Pace {
         // Less than nothing is no report; beyond all measure it would never be forgotten.
         if utilization > 0.0 {
             self.utilization.record(utilization.min(UTILIZATION_MAX), now);
+            self.reported_at = self.reported_at.max(now);
         }
     }
 
@@ -321,7 +326,7 @@ impl Pace {
             Hold::Pushback
         } else if self.collapsed {
             Hold::Outage
-        } else if self.is_busy() {
+        } else if self.is_busy(now) {
             Hold::Busy
         } else if self.is_slow() {
             Hold::Slow
@@ -339,11 +344,11 @@ impl Pace {
         self.best.get().is_some_and(|best| self.latency_nanos() > tolerance * best)
     }
 
-    fn grow(&mut self) {
+    fn grow(&mut self, now: Timestamp) {
         let growth = if self.is_growing_fast() {
-            self.config.growth_fast.min(self.step_max() / 2.0)
+            self.config.growth_fast.min(self.step_max(now) / 2.0)
         } else {
-            self.config.growth.min(self.step_max() / 4.0)
+            self.config.growth.min(self.step_max(now) / 4.0)
         };
         self.window += growth * self.window.min(1.0);
         self.window = self.window.min(f64::from(self.config.window_max));
@@ -353,13 +358,13 @@ impl Pace {
     /// The backends are busy: as after a refusal, what they take is known.
     fn give_way(&mut self, now: Timestamp) {
         self.worked.record(self.window, now);
-        let step = self.config.growth.min(self.step_max() / 4.0);
+        let step = self.config.growth.min(self.step_max(now) / 4.0);
         self.window = self.window.min((self.window - step).max(1.0));
     }
 
     /// The step for an answer that makes a factor e in the lag of reports, where there are any.
-    fn step_max(&self) -> f64 {
-        let known = self.utilization.get().map(|_| self.latency_nanos() / nanos(REPORT_LAG) as f64);
+    fn step_max(&self, now: Timestamp) -> f64 {
+        let known = self.reported(now).map(|_| self.latency_nanos() / nanos(REPORT_LAG) as f64);
         known.unwrap_or(f64::INFINITY)
     }
 
@@ -372,8 +377,14 @@ impl Pace {
         }
     }
 
-    fn is_busy(&self) -> bool {
-        self.utilization.get().is_some_and(|load| load > self.config.utilization_target)
+    /// What the backends report, unless they have stopped to.
+    fn reported(&self, now: Timestamp) -> Option<f64> {
+        let fresh = now.since(self.reported_at) <= Signals::STALE_AFTER;
+        self.utilization.get().filter(|_| fresh)
+    }
+
+    fn is_busy(&self, now: Timestamp) -> bool {
+        self.reported(now).is_some_and(|load| load > self.config.utilization_target)
     }
 
     fn is_growing_fast(&self) -> bool {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::batch::pace::Hold;
 use crate::decision::Cause;
 use crate::rng::{Rng, SeededRng};
 use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
@@ -344,6 +345,34 @@ fn a_window_gives_way_while_backends_are_busy_down_to_one() {
     }
     unheard.on_result(Outcome::Served, Duration::from_millis(50), true, now);
     assert!((unheard.window() - 1.25).abs() < 1e-9);
+}
+
+/// Whoever reported and stopped is not what it said last: a restart without the reports, a proxy
+/// between that drops them.
+#[test]
+fn reports_that_stop_hold_nothing() {
+    let mut pace = Pace::new(PaceConfig::default()).unwrap();
+    let mut now = Timestamp::ZERO;
+    let mut accept = |pace: &mut Pace, utilization: Option<f64>, times| {
+        for _ in 0..times {
+            now += Duration::from_millis(10);
+            if let Some(utilization) = utilization {
+                pace.on_load(utilization, now);
+            }
+            pace.on_result(Outcome::Served, Duration::from_millis(50), true, now);
+        }
+        (pace.window(), pace.hold(now))
+    };
+    accept(&mut pace, Some(0.5), 100);
+    let (busy, hold) = accept(&mut pace, Some(0.9), 1_000);
+    assert_eq!((busy.to_bits(), hold), (1.0_f64.to_bits(), Hold::Busy));
+    // A gap between reports is none.
+    let (still, hold) = accept(&mut pace, None, 400);
+    assert_eq!((still.to_bits(), hold), (1.0_f64.to_bits(), Hold::Busy));
+    // From five seconds on each answer is worth a hundredth, as if nobody had ever reported.
+    let (grown, hold) = accept(&mut pace, None, 600);
+    assert_eq!(hold, Hold::Growing);
+    assert!((grown - 6.0).abs() < 0.02, "{grown}");
 }
 
 /// Backends that take `rate` requests of batch work a second and refuse the rest.

@@ -60,6 +60,10 @@ pub struct Signal {
     of_cpu: bool,
 }
 
+/// The highest weight: sums of weighted levels stay numbers, and what weighs a billionth of another
+/// is not heard beside it anyway.
+const WEIGHT_MAX: f64 = 1e9;
+
 impl Signal {
     /// A leading signal called `name` which should not exceed `target`.
     pub fn new(name: impl Into<String>, target: f64) -> Result<Self, InvalidNumber> {
@@ -84,13 +88,13 @@ impl Signal {
         self
     }
 
-    /// Its weight in a [`Combine::WeightedSum`]; 1 if not said.
+    /// Its weight in a [`Combine::WeightedSum`], from zero to a billion; 1 if not said.
     pub fn weight(mut self, weight: f64) -> Result<Self, InvalidNumber> {
-        if weight.is_finite() && weight >= 0.0 {
+        if (0.0..=WEIGHT_MAX).contains(&weight) {
             self.weight = weight;
             Ok(self)
         } else {
-            Err(InvalidNumber::new("a signal's weight", "zero or more, and finite", weight))
+            Err(InvalidNumber::new("a signal's weight", "between zero and a billion", weight))
         }
     }
 

@@ -39,6 +39,20 @@ fn a_weighted_sum_by_the_table() {
 }
 
 #[test]
+fn no_weights_make_a_calm_task_look_busy() {
+    for weight in [f64::MAX, 1e308, 1e10, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(Signal::new("a", 1.0).unwrap().weight(weight).is_err(), "{weight}");
+    }
+    let mut signals = Signals::new(Combine::WeightedSum);
+    for name in ["a", "b", "c"] {
+        let signal = Signal::new(name, 1.0).unwrap().weight(1e9).unwrap();
+        let id = signals.register(signal).unwrap();
+        signals.record(id, 0.5, at(0));
+    }
+    assert!((utilization(&signals, 0) - 0.5).abs() < 1e-12);
+}
+
+#[test]
 fn cpu_percent_alone_never_declares_overload() {
     let mut signals = Signals::new(Combine::Highest);
     let load = signals.register(Signal::new("load", 4.0).unwrap()).unwrap();

@@ -1,4 +1,7 @@
 //! The controller, an operator and requests at one admission gate.
+//!
+//! Whoever writes what it has read before does so on the first thread: of two threads that read the
+//! same word loom remembers the later, and would not go back to what the other could have read.
 
 use crate::{explore, join};
 use Criticality::{CriticalPlus, Sheddable};
@@ -7,6 +10,7 @@ use tidegate_core::admission::shed::ShedConfig;
 use tidegate_core::admission::{AdmissionGate, Controller, Decision, Lane, Permit, Request, Seen};
 use tidegate_core::attempts::AttemptsConfig;
 use tidegate_core::decision::{Cause, Reason, SignalId, Thousandths};
+use tidegate_core::levels::Levels;
 use tidegate_core::quota::QuotaConfig;
 use tidegate_core::rng::Rng;
 use tidegate_core::signal::Reading;
@@ -71,7 +75,7 @@ fn no_switch_is_lost_to_a_tick() {
         };
         assert_eq!(refusal.reason(), Reason::LameDuck);
         gate.set_lame_duck(false);
-        gate.set_levels(tidegate_core::levels::Levels::CLOSED);
+        gate.set_levels(Levels::CLOSED);
         let permit = permit(admit(&mut lane, Sheddable));
         assert_eq!(permit.would_reject(), Some(Reason::Overloaded), "dark mode was lost");
         assert!(permit.degrade(), "what the controller said was lost");
@@ -83,7 +87,7 @@ fn no_switch_is_lost_to_a_tick() {
 #[test]
 fn threads_share_the_room_of_a_plan() {
     explore(|| {
-        let (_gate, [mut here, mut there], each) = room_for_two();
+        let (_gate, [mut here, mut there], _, each) = room_for_two();
         let other = loom::thread::spawn(move || offer(&mut there, each) + offer(&mut there, each));
         let admitted = offer(&mut here, each) + offer(&mut here, each);
         assert_eq!(admitted + join(other), 2);
@@ -95,7 +99,7 @@ fn threads_share_the_room_of_a_plan() {
 #[test]
 fn room_that_is_given_back_is_taken_once() {
     explore(|| {
-        let (gate, [mut here, mut there], each) = room_for_two();
+        let (gate, [mut here, mut there], _, each) = room_for_two();
         let request = Request::new(Sheddable, each);
         let permits = [(); 2].map(|()| permit(here.admit(&request, NOW, &mut Unlucky)));
         let other = loom::thread::spawn(move || {
@@ -116,7 +120,7 @@ fn room_that_is_given_back_is_taken_once() {
 }
 
 /// A gate with a plan that has room for two requests of the cost that is returned.
-fn room_for_two() -> (Arc<AdmissionGate>, [Lane; 2], Cost) {
+fn room_for_two() -> (Arc<AdmissionGate>, [Lane; 2], Controller, Cost) {
     let gate = gate();
     let shed = ShedConfig::default().cpus(1.0).expect("a CPU");
     let mut controller = Controller::new(shed, AttemptsConfig::default(), &gate, Timestamp::ZERO);
@@ -126,7 +130,7 @@ fn room_for_two() -> (Arc<AdmissionGate>, [Lane; 2], Cost) {
     let plan = controller.tick(&gate, Seen::new(Reading::IDLE).load(0.0), NOW);
     let limit = plan.limit[Sheddable.index()];
     assert!(Cost::ZERO < limit && limit < Cost::MAX, "{limit:?}");
-    (gate, lanes, Cost::from_nanos(limit.as_nanos() / 2 + 1))
+    (gate, lanes, controller, Cost::from_nanos(limit.as_nanos() / 2 + 1))
 }
 
 fn offer(lane: &mut Lane, cost: Cost) -> usize {
@@ -166,6 +170,63 @@ fn a_refusal_beside_a_tick_tells_numbers_that_belong_together() {
         let lowest = gate.counts().admitted(Sheddable)
             + gate.counts().rejected(Reason::Overloaded, Sheddable);
         assert_eq!(lowest, 3);
+    });
+}
+
+/// Levels that open together open from the top: who has got in with the lowest is not refused with
+/// the highest after it.
+#[test]
+fn levels_open_from_the_highest() {
+    explore(|| {
+        let gate = gate();
+        gate.set_levels(Levels::CLOSED);
+        let mut lane = gate.lane();
+        let client = loom::thread::spawn(move || {
+            let low = admit(&mut lane, Sheddable).is_admitted();
+            let high = admit(&mut lane, CriticalPlus).is_admitted();
+            assert!(high || !low, "the lowest is in, and then the highest not");
+        });
+        gate.set_levels(Levels::OPEN);
+        join(client);
+    });
+}
+
+/// And they close from the bottom: who was refused with the highest does not get in with the lowest
+/// after it.
+#[test]
+fn levels_close_from_the_lowest() {
+    explore(|| {
+        let gate = gate();
+        let mut lane = gate.lane();
+        let client = loom::thread::spawn(move || {
+            let high = admit(&mut lane, CriticalPlus).is_admitted();
+            let low = admit(&mut lane, Sheddable).is_admitted();
+            assert!(high || !low, "the highest is not in, and then the lowest is");
+        });
+        gate.set_levels(Levels::CLOSED);
+        join(client);
+    });
+}
+
+/// The same of the room that plans give: a full task gets more CPUs, and its next plan has room for
+/// all levels.
+#[test]
+fn room_opens_from_the_highest() {
+    explore(|| {
+        let (gate, [mut here, mut there], mut controller, each) = room_for_two();
+        let request = Request::new(CriticalPlus, each);
+        while here.admit(&request, NOW, &mut Unlucky).is_admitted() {}
+        controller.tick(&gate, Seen::new(Reading::IDLE).load(0.0), NOW);
+        assert!(!there.admit(&request, NOW, &mut Unlucky).is_admitted(), "it is full");
+        controller.reconfigure(ShedConfig::default().cpus(1_000.0).expect("CPUs"));
+        let client = loom::thread::spawn(move || {
+            let low = offer(&mut there, each) > 0;
+            let high = there.admit(&request, NOW, &mut Unlucky).is_admitted();
+            assert!(high || !low, "the lowest is in, and then the highest not");
+            there
+        });
+        controller.tick(&gate, Seen::new(Reading::IDLE).load(0.0), NOW);
+        assert_eq!(offer(&mut join(client), each), 1, "it has room");
     });
 }
 

@@ -155,11 +155,13 @@ impl ShedConfig {
     }
 }
 
+/// Nothing that is counted in CPUs or in requests is beyond a billion or below a billionth: sums
+/// and products of such numbers stay numbers.
 fn positive(number: f64, quantity: &'static str) -> Result<f64, InvalidNumber> {
-    if number.is_finite() && number > 0.0 {
+    if (1e-9..=1e9).contains(&number) {
         Ok(number)
     } else {
-        Err(InvalidNumber::new(quantity, "more than zero, and finite", number))
+        Err(InvalidNumber::new(quantity, "between a billionth and a billion", number))
     }
 }
 

@@ -364,8 +364,11 @@ impl Shedder {
                 limit[cut] = limit[cut].max(queue.limit(ROOM[cut]).min(above));
             }
             (None, _) => {
-                for (over, room) in limit_over.iter_mut().zip(room_over) {
-                    *over = over.min(room);
+                // Limits have been raised since for what is owed and for single requests.
+                let mut below = 0.0;
+                for ((over, room), &limit) in limit_over.iter_mut().zip(room_over).zip(&limit) {
+                    *over = over.min(room.max(below));
+                    below = limit;
                 }
             }
             _ => {}
