@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) activity: Activity,
     /// Whether there is, or may be, a body that nobody will read to its end.
     pub(super) given_up: AtomicBool,
+    /// Whether all was said on it, and it waits for its peer to close.
+    pub(super) lingers: AtomicBool,
     /// Whether it began with HTTP/2's greeting.
     pub(super) http2: AtomicBool,
     /// Whether it is more than a transport.
@@ -113,6 +115,7 @@ pub(super) async fn run<I, M, S, B>(
         executor: common.executor.clone(),
         activity: Activity::default(),
         given_up: AtomicBool::new(false),
+        lingers: AtomicBool::new(false),
         http2: AtomicBool::new(false),
         rest: Rest::default(),
     });
@@ -143,7 +146,8 @@ pub(super) async fn run<I, M, S, B>(
             }
         }
     };
-    if end == End::Cut {
+    // Of one that only waited for its peer to close nothing is lost.
+    if end == End::Cut && !shared.lingers.load(Relaxed) {
         common.counters.cut.fetch_add(1, Relaxed);
     }
 }

@@ -57,8 +57,9 @@ pub struct Limits {
     /// How much of a body is read and thrown away that nobody wants, so that the client comes to
     /// read the answer and can use the connection again. HTTP/1 only; HTTP/2 can say stop.
     pub discard_max: u64,
-    /// How long that may take, and how long a connection lingers after its last answer if there is
-    /// more.
+    /// How long that may take, and how long a connection waits after its last answer for its peer to
+    /// close it too: who closes with bytes that nobody has read resets the connection, and the
+    /// answer with it.
     pub discard_timeout: Duration,
 }
 

@@ -109,7 +109,12 @@ where
             State::Http1(_) => self.tell_end = true,
             State::Http2(connection) => connection.as_mut().graceful_shutdown(),
             state => {
-                if let State::Resting { transport, service, came } = replace(state, State::Over) {
+                if let State::Resting { mut transport, service, came } = replace(state, State::Over)
+                {
+                    // Thousands may rest when a task leaves, and each would have to be waited for.
+                    if came.is_empty() {
+                        transport.settle();
+                    }
                     self.end(transport, service, came);
                 }
             }

@@ -12,16 +12,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEADERS: u8 = 1;
+pub(crate) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
-const END_STREAM_AND_HEADERS: u8 = 5;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const END_STREAM_AND_HEADERS: u8 = 5;
 /// `GET http://a/`, in HPACK.
-const GET: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'a'];
+pub(crate) const GET: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'a'];
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
     frame.extend(stream.to_be_bytes());
@@ -29,7 +30,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-async fn connect(server: &Server) -> TcpStream {
+pub(crate) async fn connect(server: &Server) -> TcpStream {
     let mut io = soon(TcpStream::connect(server.address)).await.unwrap();
     let hello = [GREETING, &frame(SETTINGS, 0, 0, &[])].concat();
     soon(io.write_all(&hello)).await.unwrap();
@@ -37,7 +38,7 @@ async fn connect(server: &Server) -> TcpStream {
 }
 
 /// The payload of the next frame of this kind; nothing if the connection ends before.
-async fn next(io: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
+pub(crate) async fn next(io: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
     loop {
         let mut head = [0; 9];
         soon(io.read_exact(&mut head)).await.ok()?;
