@@ -37,8 +37,9 @@ pub struct Limits {
     pub h2_ping_timeout: Duration,
     /// How long a peer may neither take any of an answer that is there for it nor, in HTTP/1, send
     /// any of a body that it has announced; nothing for as long as it likes. A request in such
-    /// hands is in flight and does not end. Bodies in HTTP/2 are left alone, since calls of gRPC
-    /// may be silent for long.
+    /// hands is in flight and does not end. In HTTP/2 that is seen for each answer by itself, whose
+    /// stream is reset; bodies of requests are left alone, since calls of gRPC may be silent for
+    /// long.
     pub stall_max: Option<Duration>,
     /// How long a connection may go without a request; nothing for as long as it likes. Clients
     /// that were idle for longer reconnect, or are watched over UDP.

@@ -50,6 +50,7 @@ mod protocol;
 mod rest;
 mod seldom;
 mod stall;
+mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -80,6 +81,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stream::Streams;
 use thiserror::Error;
 use tidegate_core::Criticality;
 use tidegate_core::connection::gate::{ConnectionGate, ConnectionLimit, ConnectionLimits};
@@ -521,7 +523,8 @@ fn default_gate() -> Arc<ConnectionGate> {
 
 /// hyper with all limits set.
 fn http(executor: Executor, limits: &Limits) -> Http {
-    let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(executor));
+    let streams = Streams::new(executor, limits.stall_max);
+    let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(streams));
     // How long headers may take is seen to by whoever ends idle connections.
     http1.header_read_timeout(None).max_buf_size(limits.h1_buffer_max);
     if let Some(headers) = limits.h1_headers_max {
@@ -560,6 +563,12 @@ impl<S: Clone, T> Service<T> for Each<S> {
     }
 
     fn call(&mut self, _: T) -> Self::Future {
+/// How much of one answer HTTP/2 keeps that its peer has not let through: as much as a window has
+/// if nobody says, so that who takes all of it at once does not wait for more to be read. hyper's
+/// 400 KiB, times as many streams as there may be, are 80 MiB for one connection that reads nothing.
+const SEND_BUFFER_MAX: usize = 64 * 1024;
+
         core::future::ready(Ok(self.0.clone()))
     }
 }
+        .max_send_buf_size(SEND_BUFFER_MAX)

@@ -261,3 +261,39 @@ async fn an_answer_that_waits_for_its_reader_is_not_cut_before_the_end_of_the_dr
     server.ended().await.unwrap();
     assert_eq!(counters.cut.load(Relaxed), 1);
 }
+
+/// A body of which there is always more, and who holds it.
+fn endless(held: &std::sync::Arc<()>) -> axum::Router {
+    let held = std::sync::Arc::clone(held);
+    let endless = move || async move {
+        let piece = move |()| {
+            let _held = &held;
+            Ok::<_, Infallible>(bytes::Bytes::from_static(&[b'x'; 1_024]))
+        };
+        axum::body::Body::from_stream(futures_util::StreamExt::map(
+            futures_util::stream::repeat(()),
+            piece,
+        ))
+    };
+    axum::Router::new().route("/", axum::routing::get(endless))
+}
+
+/// Of a window that was never opened, and of one that is full, nothing is heard any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_takes_nothing_is_reset() {
+    let mut limits = Limits::default();
+    limits.stall_max = Some(Duration::from_millis(100));
+    for window in [0_u32, 20_000] {
+        let held = std::sync::Arc::new(());
+        let server = Server::with(endless(&held), |serve| serve.limits(limits)).await;
+        let mut io = soon(TcpStream::connect(server.address)).await.unwrap();
+        // SETTINGS_INITIAL_WINDOW_SIZE.
+        let windows = [&[0, 4][..], &window.to_be_bytes()].concat();
+        let hello = [GREETING, &frame(SETTINGS, 0, 0, &windows)].concat();
+        soon(io.write_all(&hello)).await.unwrap();
+        soon(io.write_all(&frame(HEADERS, END_STREAM_AND_HEADERS, 1, GET))).await.unwrap();
+        let reset = next(&mut io, RST_STREAM).await.expect("the stream only");
+        assert_eq!(reset.len(), 4);
+        drop(server);
+    }
+}
