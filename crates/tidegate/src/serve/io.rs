@@ -150,6 +150,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Transport<I> {
         let outcome = Pin::new(&mut this.io).poll_read(context, buffer);
         if let Poll::Ready(Ok(())) = &outcome {
             this.settled = buffer.filled().len() == before && buffer.remaining() > 0;
+            if buffer.filled().len() > before {
+                this.shared.activity.hear();
+            }
         }
         // Asked for at a moment in which nobody used it, and that moment is now.
         if this.shared.rest.is_due() && outcome.is_pending() {

@@ -176,6 +176,9 @@ where
         if self.ending {
             return self.end(transport, service, came);
         }
+        if !came.is_empty() {
+            self.shared.activity.hear();
+        }
         self.shared.rest.begin();
         self.common.counters.rested.fetch_add(1, Relaxed);
         self.state = State::Resting { transport, service, came };
