@@ -209,6 +209,7 @@ impl Proxy {
             life: life.clone(),
             gate,
             limits: config.limits,
+            patient: false,
             tls: tls.map(Tls::from),
             edge: edge.clone(),
         };
@@ -386,6 +387,8 @@ pub(crate) struct Setting {
     pub(crate) life: Life,
     pub(crate) gate: Arc<ConnectionGate>,
     pub(crate) limits: Limits,
+    /// Whether connections wait for their turn.
+    pub(crate) patient: bool,
     pub(crate) tls: Option<Tls>,
     pub(crate) edge: Option<Arc<Edge>>,
 }
@@ -484,6 +487,7 @@ impl Setting {
                     .executor(executor.clone())
                     .connections(Arc::clone(&self.gate))
                     .introduce(false)
+                    .patient(self.patient)
                     .limits(self.limits);
                 if let Some(tls) = &self.tls {
                     server = server.tls(tls.clone());

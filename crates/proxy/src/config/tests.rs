@@ -261,6 +261,8 @@ fn every_key_of_the_batch_role_has_its_effect() {
     assert_eq!(plain.identities.peer(None).ceiling(), Criticality::SheddablePlus);
     assert_eq!(plain.services[0].queue, Some(QueueConfig::default()));
     let service = ", queue: { items: 5, bytes: 6, body: 7, attempts: 2 }, pace: { connections: 3, \
+    assert!(plain.patient && !parse_role("outbound", "", "").unwrap().patient);
+    assert_eq!(plain.connections.open_max, 30_000);
                    window: 9, utilization: 0.5, growth: 0.02, backoff: 0.7, probe: 2s, \
                    pushback_max: 1m }";
     let granted = "ceiling: CRITICAL\ndefault_criticality: SHEDDABLE_PLUS";
