@@ -188,4 +188,5 @@ const EDGE: &[Row] = &[
     ("edge.body.stall", Span, "For which none may come."),
     ("edge.headers.bytes", Count, "Of a request's head."),
     ("edge.headers.count", Count, "Of a request over HTTP/1."),
+    ("edge.body.streams", List(&Path), "Where bodies may be slow and silent: /a, or /a/**."),
 ];
