@@ -179,6 +179,7 @@ impl Config {
             ("stale", self.stale != other.stale),
             ("health_udp", self.health_udp != other.health_udp),
             ("signals", self.signals != other.signals),
+            ("prewarm", self.prewarm != other.prewarm),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
