@@ -43,9 +43,10 @@ use tokio::net::{TcpStream, UnixStream};
 /// request before a program was restarted, but no more than a few are tried.
 const TRIES: usize = 4;
 
-/// How often a connection of HTTP/2 is asked whether anybody is there, and how long the answer may
-/// take. A machine that has lost its power says nothing, and TCP gives up after a quarter of an
-/// hour.
+/// How often a connection of HTTP/2 with requests on it is asked whether anybody is there, and how
+/// long the answer may take. A machine that has lost its power says nothing, and TCP gives up after
+/// a quarter of an hour. Those without are left to the kernel ([`KEEPALIVE`]): ten thousand idle
+/// clients would ask a program two thousand times a second.
 const PING: Duration = Duration::from_secs(5);
 
 /// How often at most connections are looked for that have been idle for too long.
@@ -135,6 +136,15 @@ pub struct PoolConfig {
     /// How long a connection may be idle. Shorter than what programs give theirs (5 s in node, 60
     /// to 75 in most), so that it is us who close it.
     pub idle_max: Duration,
+    /// How long the first connection of HTTP/2 may have no stream, if that is longer. It is worth more
+    /// than the others, as without it the next call waits for a handshake, and it can be closed at
+    /// any time without harm to a call; but each of ten thousand idle clients holds one.
+    pub shared_idle_max: Duration,
+    /// How long the next piece of an answer may take while its caller waits for it, or up to twice
+    /// that; nothing for as long as it likes. A program that hangs in the middle of an answer else
+    /// holds its request for as long as the caller stays. Not for calls of gRPC, which may be
+    /// silent for long, nor for connections that change their protocol.
+    pub read_timeout: Option<Duration>,
 }
 
 impl Default for PoolConfig {
@@ -143,6 +153,10 @@ impl Default for PoolConfig {
             protocol: Protocol::Auto,
             connect_timeout: Duration::from_secs(1),
             idle_max: Duration::from_secs(4),
+            // As core's policy for idle connections has it.
+            shared_idle_max: Duration::from_secs(300),
+            // As nginx has it: events that are sent now and then come more often, or a comment does.
+            read_timeout: Some(Duration::from_secs(60)),
         }
     }
 }
@@ -253,7 +267,8 @@ impl<B> Pool<B> {
                 let Some(pool) = pool.upgrade() else { return };
                 let now = tokio::time::Instant::now();
                 let alone = pool.idle().sweep(now, idle_max);
-                let among = pool.shared.sweep(now, idle_max);
+                let among =
+                    pool.shared.sweep(now, idle_max, idle_max.max(pool.config.shared_idle_max));
                 if !alone && !among {
                     pool.swept.store(false, Ordering::Relaxed);
                     return;
@@ -500,7 +515,7 @@ where
         let mut builder = http2::Builder::new(TokioExecutor::new());
         // None before the program has said how many.
         builder.timer(TokioTimer::new()).initial_max_send_streams(0);
-        builder.keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true);
+        builder.keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(false);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Unsent)?;
         let streams = Streams::new();
         let allowed = http2::Connection::current_max_send_streams;
