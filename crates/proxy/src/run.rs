@@ -20,7 +20,7 @@ use crate::inbound::{self, Inbound};
 use crate::muster::Muster;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::own::Own;
-use crate::pool::Pool;
+use crate::pool::{Pool, Unfinished};
 use crate::prewarm;
 use crate::responder::{Datagrams, Responder};
 use crate::sockets::{Ears, Legacy, Register, Sockets};
@@ -405,7 +405,7 @@ where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S: Meet + Clone + Send + Sync + 'static,
     S::Future: Send,
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+    B: Body<Data = Bytes, Error = Unfinished> + Send + Unpin + 'static,
 {
     match &setting.edge {
         None => spawn_workers(setting, doors.map(|doors| each(doors, Bare))),
@@ -431,7 +431,7 @@ where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Sync + 'static,
     S::Future: Send,
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+    B: Body<Data = Bytes, Error = Unfinished> + Send + 'static,
 {
     let doors: Vec<Doors<M>> = doors.collect();
     let muster = Muster::of(doors.len());
@@ -470,7 +470,7 @@ impl Setting {
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
         S: Clone + Send + Sync + 'static,
         S::Future: Send,
-        B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+        B: Body<Data = Bytes, Error = Unfinished> + Send + 'static,
     {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

@@ -298,6 +298,7 @@ enum Mode {
 struct Timeouts {
     connect: Option<Span>,
     answer: Option<Span>,
+    read: Option<Span>,
     idle: Option<Span>,
     header: Option<Span>,
     stall: Option<Span>,
@@ -401,6 +402,9 @@ impl Timeouts {
         }
         if let Some(answer) = self.answer {
             config.answer_timeout = Some(answer.0).filter(|limit| !limit.is_zero());
+        }
+        if let Some(read) = self.read {
+            config.pool.read_timeout = Some(read.0).filter(|limit| !limit.is_zero());
         }
         if let Some(idle) = self.idle {
             config.pool.idle_max = idle.0;

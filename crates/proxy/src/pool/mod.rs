@@ -16,7 +16,7 @@ mod leased;
 mod secure;
 mod shared;
 
-pub(crate) use leased::Leased;
+pub(crate) use leased::{Leased, Unfinished};
 pub(crate) use secure::Secure;
 
 use bytes::Bytes;
@@ -358,8 +358,8 @@ where
             let sent = pool.late.limit(sending, now).await?;
             Some(match sent {
                 Ok(response) => {
-                    let lease = Lease::Alone { pool, sender };
-                    Ok(response.map(|incoming| Leased::new(incoming, lease)))
+                    let read_timeout = pool.config.read_timeout;
+                    Ok(Leased::of(response, Lease::Alone { pool, sender }, read_timeout))
                 }
                 Err(mut failed) => match failed.take_message() {
                     // Now and then a connection was just closed; what it takes to try others is
@@ -404,7 +404,7 @@ where
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = Lease::Alone { pool: Arc::clone(self), sender };
-                    return Ok(response.map(|incoming| Leased::new(incoming, lease)));
+                    return Ok(Leased::of(response, lease, self.config.read_timeout));
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_new => request = unsent,
@@ -467,7 +467,7 @@ where
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = Lease::Among { _stream: stream };
-                    return Ok(response.map(|incoming| Leased::new(incoming, lease)));
+                    return Ok(Leased::of(response, lease, self.config.read_timeout));
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_new && tried < TRIES => request = unsent,
@@ -541,7 +541,7 @@ where
                     return Ok((Io::Unix { io: UnixStream::connect(path).await? }, false));
                 }
             };
-            let io = nodelay(io);
+            let io = set_up(io);
             match &self.secure {
                 Some(secure) => secure.shake(io, offer).await,
                 None => Ok((Io::Tcp { io }, false)),
@@ -554,9 +554,20 @@ where
     }
 }
 
+/// How long nothing may come on a connection before the kernel asks whether anybody is there, how
+/// often it asks then, and how often in vain. A machine that has lost its power is noticed within a
+/// minute; what is asked is answered by the other kernel, and no program is woken for it.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
 /// It fails on a connection that is dead already, and that will be found out soon enough.
-fn nodelay(io: TcpStream) -> TcpStream {
+fn set_up(io: TcpStream) -> TcpStream {
+    use rustix::net::sockopt;
     let _ = io.set_nodelay(true);
+    let (idle, interval, count) = KEEPALIVE;
+    let _ = sockopt::set_socket_keepalive(&io, true);
+    let _ = sockopt::set_tcp_keepidle(&io, idle);
+    let _ = sockopt::set_tcp_keepintvl(&io, interval);
+    let _ = sockopt::set_tcp_keepcnt(&io, count);
     io
 }
 
