@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 fn get(path: &str) -> Request<Full<Bytes>> {
@@ -263,7 +263,7 @@ async fn hangs(head: &'static str) -> SocketAddr {
     tokio::spawn(async move {
         let mut kept = Vec::new();
         while let Ok((mut io, _)) = listener.accept().await {
-            io.read(&mut [0; 4096]).await.unwrap();
+            let _ = tokio::io::AsyncReadExt::read(&mut io, &mut [0; 4096]).await;
             io.write_all(head.as_bytes()).await.unwrap();
             io.write_all(b"4\r\nhalf\r\n").await.unwrap();
             kept.push(io);
