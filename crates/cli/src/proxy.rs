@@ -250,6 +250,7 @@ async fn watch_over(
     let mut last = counts(reign.proxy());
     let mut say_due = Instant::now() + SAY_EVERY;
     let mut leaving = Box::pin(reign.proxy().life().reached(Phase::LameDuck));
+    let mut again = Again::default();
     loop {
         let asked = tokio::select! {
             _ = &mut leaving => break,
@@ -262,9 +263,13 @@ async fn watch_over(
         };
         let now = options.text();
         let changed = now.is_some() && now != text;
-        if asked || changed {
+        if asked || changed || again.is_due(Instant::now()) {
+            // What could not run counts as changed until it can, or is something else.
+            let changed = changed || again.is_waited_for();
             text = now.or(text);
-            if reload(reign, options, changed).await {
+            let outcome = reload(reign, options, changed).await;
+            again.after(outcome, Instant::now());
+            if outcome == Reloaded::Succeeded {
                 leaving = Box::pin(reign.proxy().life().reached(Phase::LameDuck));
                 last = counts(reign.proxy());
             }
@@ -327,14 +332,54 @@ fn end_on_signals(proxy: &Proxy) {
     }
 }
 
+/// What became of a file that was read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reloaded {
+    /// The proxy goes on: with what the file says, or because that makes no sense.
+    Settled,
+    /// Another has taken over.
+    Succeeded,
+    /// What the file says cannot run now, and may later: a port is taken, a certificate is not
+    /// there yet.
+    Unable,
+}
+
+/// When a file is to be tried again that could not run.
+#[derive(Debug, Default)]
+struct Again {
+    next: Option<(Instant, Duration)>,
+}
+
+impl Again {
+    /// The first wait, which doubles up to the last: what is missing is mostly there in a moment,
+    /// and each attempt says why it failed.
+    const FIRST: Duration = Duration::from_secs(2);
+    const LAST: Duration = Duration::from_secs(60);
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.next.is_some_and(|(at, _)| at <= now)
+    }
+
+    const fn is_waited_for(&self) -> bool {
+        self.next.is_some()
+    }
+
+    fn after(&mut self, outcome: Reloaded, now: Instant) {
+        self.next = (outcome == Reloaded::Unable).then(|| {
+            let wait = self.next.map_or(Self::FIRST, |(_, wait)| (wait * 2).min(Self::LAST));
+            (now + wait, wait)
+        });
+    }
+}
+
 /// A bad file changes nothing. What cannot be changed while a proxy runs is changed by another that
-/// takes over; returns whether there is one.
-async fn reload(reign: &mut Reign, options: &Options, changed: bool) -> bool {
+/// takes over.
+async fn reload(reign: &mut Reign, options: &Options, changed: bool) -> Reloaded {
     let role = match options.resolve() {
         Ok(role) => role,
         Err(Failure { what, why, .. }) => {
             say(&format!("{what}, it goes on as before: {why}"));
-            return false;
+            return Reloaded::Settled;
         }
     };
     let anew = match (&role, changed) {
@@ -344,19 +389,19 @@ async fn reload(reign: &mut Reign, options: &Options, changed: bool) -> bool {
     };
     if anew.is_empty() {
         say(&format!("read anew: {}", mode(reign.proxy().task().gate().is_dark())));
-        return false;
+        return Reloaded::Settled;
     }
     match reign.succeed(role.clone()).await {
         Ok(true) => {
             say(&format!("read anew, and started anew for: {}", anew.join(", ")));
             announce(reign.proxy(), &role);
-            true
+            Reloaded::Succeeded
         }
         // It is to end: what the file says now is for whoever is started next.
-        Ok(false) => false,
+        Ok(false) => Reloaded::Settled,
         Err(error) => {
             say(&format!("the configuration cannot run, it goes on as before: {error}"));
-            false
+            Reloaded::Unable
         }
     }
 }
@@ -461,5 +506,28 @@ fn failure(error: &ProxyError) -> Failure {
             ProxyError::Admin { .. } => "give the page another place by --admin, or `--admin off`",
             _ => "see `tidegate proxy --help`",
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_run_is_tried_again_less_and_less_often() {
+        let (mut again, mut now) = (Again::default(), Instant::now());
+        assert!(!again.is_due(now) && !again.is_waited_for());
+        for wait in [2, 4, 8, 16, 32, 60, 60] {
+            again.after(Reloaded::Unable, now);
+            assert!(again.is_waited_for());
+            assert!(!again.is_due(now + Duration::from_secs(wait) - Duration::from_millis(1)));
+            now += Duration::from_secs(wait);
+            assert!(again.is_due(now));
+        }
+        for settled in [Reloaded::Settled, Reloaded::Succeeded] {
+            again.after(Reloaded::Unable, now);
+            again.after(settled, now);
+            assert!(!again.is_due(now + Again::LAST) && !again.is_waited_for());
+        }
     }
 }

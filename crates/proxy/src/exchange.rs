@@ -8,7 +8,7 @@
 //! on without its caller until the program has answered, and counts as in flight until then.
 
 use crate::hop::{self, Unforwardable};
-use crate::pool::{Failure, Leased, Pool};
+use crate::pool::{Failure, Leased, Pool, Unfinished};
 use crate::refuse::Refusal;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -136,7 +136,7 @@ pub(crate) fn answered<B>(
     client: Option<Tunnel>,
 ) -> Response<ProxyBody<B>>
 where
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+    B: Body<Data = Bytes, Error = Unfinished> + Send + Unpin + 'static,
 {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switched(response, ticket, client);
@@ -236,11 +236,11 @@ struct Forwarded<B> {
     ticket: Option<Ticket>,
 }
 
-impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Forwarded<B> {
+impl<B: Body<Data = Bytes, Error = Unfinished> + Unpin> Forwarded<B> {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Unfinished>>> {
         let mut frame = ready!(Pin::new(&mut self.incoming).poll_frame(context));
         match &mut frame {
             Some(Ok(frame)) => {
@@ -272,14 +272,14 @@ impl<B> Drop for Forwarded<B> {
     }
 }
 
-impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for ProxyBody<B> {
+impl<B: Body<Data = Bytes, Error = Unfinished> + Unpin> Body for ProxyBody<B> {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Unfinished;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Unfinished>>> {
         match &mut self.kind {
             Kind::Ours(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
             Kind::Theirs(body) => body.poll_frame(context),

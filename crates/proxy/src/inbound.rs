@@ -16,6 +16,7 @@ use core::convert::Infallible;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, ready};
+use core::time::Duration;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use std::sync::Arc;
@@ -26,6 +27,11 @@ use tidegate_wire::criticality;
 use tidegate_wire::protocol::Protocol;
 use tokio::time::Sleep;
 use tower_service::Service;
+
+/// How long it may take to have a new copy, all in all. While it is asked for nobody else asks, so
+/// that an answer without an end would leave the old one in use for ever. As long as the head of an
+/// answer alone may take if nobody says; what is longer is too large to be kept.
+const RENEWAL_MAX: Duration = Duration::from_secs(60);
 
 type ProxyBody = Recorded<exchange::ProxyBody<Leased<RequestBody>>>;
 
@@ -133,12 +139,15 @@ impl Inner {
         };
         let handed = self.forward(request, ticket, question);
         runtime.spawn(async move {
-            let answer = match handed {
-                Handed::Answered(answer) => answer,
-                Handed::Under { way, .. } => way.await,
+            let renewed = async {
+                let answer = match handed {
+                    Handed::Answered(answer) => answer,
+                    Handed::Under { way, .. } => way.await,
+                };
+                let mut body = answer.into_body();
+                while let Some(Ok(_)) = body.frame().await {}
             };
-            let mut body = answer.into_body();
-            while let Some(Ok(_)) = body.frame().await {}
+            let _ = tokio::time::timeout(RENEWAL_MAX, renewed).await;
             drop(anew);
         });
     }

@@ -20,7 +20,7 @@ use crate::inbound::{self, Inbound};
 use crate::muster::Muster;
 use crate::outbound::{self, InvalidEndpoints};
 use crate::own::Own;
-use crate::pool::Pool;
+use crate::pool::{Pool, Unfinished};
 use crate::prewarm;
 use crate::responder::{Datagrams, Responder};
 use crate::sockets::{Ears, Legacy, Register, Sockets};
@@ -209,6 +209,7 @@ impl Proxy {
             life: life.clone(),
             gate,
             limits: config.limits,
+            patient: false,
             tls: tls.map(Tls::from),
             edge: edge.clone(),
         };
@@ -386,6 +387,8 @@ pub(crate) struct Setting {
     pub(crate) life: Life,
     pub(crate) gate: Arc<ConnectionGate>,
     pub(crate) limits: Limits,
+    /// Whether connections wait for their turn.
+    pub(crate) patient: bool,
     pub(crate) tls: Option<Tls>,
     pub(crate) edge: Option<Arc<Edge>>,
 }
@@ -402,7 +405,7 @@ where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S: Meet + Clone + Send + Sync + 'static,
     S::Future: Send,
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+    B: Body<Data = Bytes, Error = Unfinished> + Send + Unpin + 'static,
 {
     match &setting.edge {
         None => spawn_workers(setting, doors.map(|doors| each(doors, Bare))),
@@ -428,7 +431,7 @@ where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Sync + 'static,
     S::Future: Send,
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+    B: Body<Data = Bytes, Error = Unfinished> + Send + 'static,
 {
     let doors: Vec<Doors<M>> = doors.collect();
     let muster = Muster::of(doors.len());
@@ -467,7 +470,7 @@ impl Setting {
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
         S: Clone + Send + Sync + 'static,
         S::Future: Send,
-        B: Body<Data = Bytes, Error = hyper::Error> + Send + 'static,
+        B: Body<Data = Bytes, Error = Unfinished> + Send + 'static,
     {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -484,6 +487,7 @@ impl Setting {
                     .executor(executor.clone())
                     .connections(Arc::clone(&self.gate))
                     .introduce(false)
+                    .patient(self.patient)
                     .limits(self.limits);
                 if let Some(tls) = &self.tls {
                     server = server.tls(tls.clone());

@@ -78,6 +78,7 @@ impl Reign {
         // Whoever has told the one before meanwhile to end is heard first.
         tokio::task::yield_now().await;
         if self.proxy.life().is_leaving() {
+            // It hears signals already.
             self.leave_with(proxy);
             return Ok(false);
         }
@@ -111,6 +112,10 @@ impl Reign {
                     // now, as connections may have waited for it to come up.
                     proxy.life().reached(Phase::Serving).await;
                     self.leave_with(proxy);
+                    // A second ctrl-c is for it as well.
+                    if let Some(proxy) = self.retired.last() {
+                        super::end_on_signals(proxy);
+                    }
                 },
                 () = super::next(&mut impatience) => {}
             }
@@ -128,8 +133,6 @@ impl Reign {
         } else {
             proxy.life().stop();
         }
-        // A second ctrl-c is for it as well.
-        super::end_on_signals(&proxy);
         self.retired.push(proxy);
     }
 

@@ -41,6 +41,7 @@ const INBOUND: &[Row] = &[
     ("ceiling", Level, "The most that callers may claim who show no certificate."),
     ("timeouts.connect", Span, "To the program."),
     ("timeouts.answer", Span, "Until the head of its answer; 0s for as long as it likes."),
+    ("timeouts.read", Span, "Between two pieces of its answer; 0s for as long as it likes."),
     ("timeouts.idle", Span, "How long a connection to the program may be idle."),
     ("timeouts.header", Span, "How long a caller may take to send its headers."),
     ("timeouts.stall", Span, "How long a caller may neither take nor send anything."),
@@ -147,6 +148,7 @@ const OUTBOUND: &[Row] = &[
     ("services[].timeouts.connect", Span, "For a connection to be made."),
     ("services[].timeouts.answer", Span, "For the head of an answer, all attempts together."),
     ("services[].timeouts.attempt", Span, "For one attempt."),
+    ("services[].timeouts.read", Span, "Between two pieces of an answer; 0s for ever."),
     ("services[].timeouts.idle", Span, "For which an idle connection is used again."),
     ("services[].queue.items", Some, "Requests that may wait."),
     ("services[].queue.bytes", Count, "Bytes of those that wait."),
@@ -186,6 +188,7 @@ const EDGE: &[Row] = &[
     ("edge.body.max", Count, "Bytes of a request's body."),
     ("edge.body.rate_min", Count, "Bytes a second that have to come."),
     ("edge.body.stall", Span, "For which none may come."),
+    ("edge.body.streams", List(&Path), "Where bodies may be slow and silent: /a, or /a/**."),
     ("edge.headers.bytes", Count, "Of a request's head."),
     ("edge.headers.count", Count, "Of a request over HTTP/1."),
 ];

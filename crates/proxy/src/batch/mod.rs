@@ -88,6 +88,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         life: life.clone(),
         gate: Arc::new(ConnectionGate::new(config.connections)?),
         limits: config.limits,
+        patient: config.patient,
         tls: None,
         edge: None,
     };

@@ -2,6 +2,7 @@
 
 use super::owner::{Message, Place, Shared};
 use crate::outbound::{At, Content, Roomed, Sent, Whole, refused};
+use crate::pool::Unfinished;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -247,12 +248,12 @@ impl Watching {
 
 impl Body for Watching {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Unfinished;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Unfinished>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         match &frame {
             Some(Ok(frame)) => {

@@ -64,6 +64,8 @@ struct Body {
     max: Option<u64>,
     rate_min: Option<u32>,
     stall: Option<Span>,
+    #[serde(default)]
+    streams: Vec<Place<PathPattern>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -204,6 +206,7 @@ impl Edge {
         if let Some(stall) = self.body.stall {
             config.body.stall_max = Some(stall.0).filter(|stall| !stall.is_zero());
         }
+        config.streams = self.body.streams.into_iter().map(|path| path.0).collect();
         if let Some(bytes) = self.headers.bytes {
             limits.h1_buffer_max = usize::try_from(bytes).unwrap_or(usize::MAX);
             limits.h2_header_list_max = bytes;

@@ -179,6 +179,7 @@ impl Config {
             ("stale", self.stale != other.stale),
             ("health_udp", self.health_udp != other.health_udp),
             ("signals", self.signals != other.signals),
+            ("prewarm", self.prewarm != other.prewarm),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
@@ -297,6 +298,7 @@ enum Mode {
 struct Timeouts {
     connect: Option<Span>,
     answer: Option<Span>,
+    read: Option<Span>,
     idle: Option<Span>,
     header: Option<Span>,
     stall: Option<Span>,
@@ -400,6 +402,9 @@ impl Timeouts {
         }
         if let Some(answer) = self.answer {
             config.answer_timeout = Some(answer.0).filter(|limit| !limit.is_zero());
+        }
+        if let Some(read) = self.read {
+            config.pool.read_timeout = Some(read.0).filter(|limit| !limit.is_zero());
         }
         if let Some(idle) = self.idle {
             config.pool.idle_max = idle.0;

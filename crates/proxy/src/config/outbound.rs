@@ -177,6 +177,7 @@ struct Waits {
     connect: Option<Span>,
     answer: Option<Span>,
     attempt: Option<Span>,
+    read: Option<Span>,
     idle: Option<Span>,
 }
 
@@ -476,6 +477,9 @@ impl Waits {
         }
         if let Some(attempt) = self.attempt {
             config.attempt_timeout = Some(positive(attempt, &format!("timeouts.attempt {of}"))?);
+        }
+        if let Some(read) = self.read {
+            config.pool.read_timeout = Some(read.0).filter(|limit| !limit.is_zero());
         }
         if let Some(idle) = self.idle {
             config.pool.idle_max = idle.0;

@@ -33,7 +33,7 @@ workers: 3
 admin: 127.0.0.1:9
 default_criticality: SHEDDABLE
 ceiling: CRITICAL_PLUS
-timeouts: { connect: 2s, answer: 0s, idle: 500ms, header: 5s, stall: 1m }
+timeouts: { connect: 2s, answer: 0s, read: 9s, idle: 500ms, header: 5s, stall: 1m }
 connections: { open_max: 7, accepts_per_second: 8, burst: 9, streams_max: 10 }
 drain: { delay: 3s, limit: 4s }
 everyone_else: { total: 4, SHEDDABLE: 1 }
@@ -49,6 +49,7 @@ everyone_else: { total: 4, SHEDDABLE: 1 }
     assert_eq!(config.criticality, Criticality::Sheddable);
     assert_eq!(config.pool.connect_timeout, Duration::from_secs(2));
     assert_eq!(config.answer_timeout, None);
+    assert_eq!(config.pool.read_timeout, Some(Duration::from_secs(9)));
     assert_eq!(config.pool.idle_max, Duration::from_millis(500));
     assert_eq!(config.limits.header_timeout, Duration::from_secs(5));
     assert_eq!(config.limits.stall_max, Some(Duration::from_secs(60)));
@@ -260,6 +261,8 @@ fn every_key_of_the_batch_role_has_its_effect() {
     assert_eq!((plain.name.as_str(), plain.criticality), ("batch", Criticality::Sheddable));
     assert_eq!(plain.identities.peer(None).ceiling(), Criticality::SheddablePlus);
     assert_eq!(plain.services[0].queue, Some(QueueConfig::default()));
+    assert!(plain.patient && !parse_role("outbound", "", "").unwrap().patient);
+    assert_eq!(plain.connections.open_max, 30_000);
     let service = ", queue: { items: 5, bytes: 6, body: 7, attempts: 2 }, pace: { connections: 3, \
                    window: 9, utilization: 0.5, growth: 0.02, backoff: 0.7, probe: 2s, \
                    pushback_max: 1m }";
@@ -330,7 +333,7 @@ services:
     health: { grpc: shop.Shop, interval: 2s, timeout: 500ms, fall: 4, rise: 1 }
     throttle: { multiplier: 1.1, window: 1m, requests_min: 5 }
     retries: { attempts: 2, budget_percent: 20, min_per_second: 1, repeat: all, body_max: 9 }
-    timeouts: { connect: 2s, answer: 3s, attempt: 1s, idle: 6s }
+    timeouts: { connect: 2s, answer: 3s, attempt: 1s, read: 0s, idle: 6s }
     default_criticality: SHEDDABLE_PLUS
     propagate: off
   - { name: stock, listen: '127.0.0.1:7002', file: /etc/stock, period: 2s, policy: weighted }
@@ -347,7 +350,7 @@ services:
     let Endpoints::List(list) = &shop.endpoints else { panic!("{:?}", shop.endpoints) };
     assert_eq!((list[0].address(), list[0].datacenter()), ("10.0.0.1:80", Some(DatacenterId(1))));
     assert_eq!((list[1].address(), list[1].datacenter()), ("app:80", None));
-    assert_eq!(shop.pool.protocol, Protocol::Http2);
+    assert_eq!((shop.pool.protocol, shop.pool.read_timeout), (Protocol::Http2, None));
     assert!(shop.host.is_some());
     let Balance::Prequal(prequal) = shop.balance else { panic!("{:?}", shop.balance) };
     assert_eq!(prequal.slow_start.window, Duration::from_secs(5));

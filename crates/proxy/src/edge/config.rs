@@ -1,7 +1,7 @@
 //! How an edge is set up.
 
 use super::clients::Allowance;
-use super::rules::Rule;
+use super::rules::{PathPattern, Rule};
 use core::time::Duration;
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Request};
@@ -32,6 +32,8 @@ pub struct EdgeConfig {
     pub each_connection: Allowance,
     /// What a body may be.
     pub body: BodyLimits,
+    /// Where bodies are streams, which may be slow and silent: of `body` they only have the length.
+    pub streams: Vec<PathPattern>,
     /// Whether programs behind us are told who asks, by `x-forwarded-for` and the like, in the
     /// place of what the stranger says of itself. What it says stays if not.
     pub forwarded: bool,
@@ -54,6 +56,7 @@ impl Default for EdgeConfig {
             requests: Allowance::at_once(1_000),
             each_connection: Allowance::UNLIMITED,
             body,
+            streams: Vec::new(),
             forwarded: true,
         }
     }

@@ -42,7 +42,7 @@ pub(crate) use screen::{Bare, Make, Meet};
 use clients::{Client, Clients, Guard};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use http::Request;
-use rules::{About, Known, Rules};
+use rules::{About, Known, Rules, in_disguise};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,7 +52,6 @@ use tidegate::serve::BodyLimits;
 use tidegate_core::Criticality;
 use tidegate_core::units::InvalidNumber;
 use tidegate_wire::incoming::Incoming;
-use tidegate_wire::protocol::Protocol;
 use tidegate_wire::{deadline, edge};
 
 /// What a request from outside counts as, in its extensions.
@@ -151,10 +150,11 @@ impl Edge {
         request.extensions_mut().insert(Told(level));
     }
 
-    /// What a body may be. Calls of gRPC may be long, and silent for long.
-    fn body_limits(&self, protocol: Protocol) -> Option<BodyLimits> {
+    /// What a body may be. Streams may be long, and silent for long; which requests are streams is
+    /// for those to say who serve them, and not for strangers.
+    fn body_limits(&self, path: &str) -> Option<BodyLimits> {
         let mut limits = self.config.body;
-        if protocol == Protocol::Grpc {
+        if self.config.streams.iter().any(|stream| stream.fits(path)) && !in_disguise(path) {
             (limits.rate_min, limits.stall_max) = (None, None);
         }
         (limits != BodyLimits::default()).then_some(limits)

@@ -143,7 +143,7 @@ impl core::str::FromStr for PathPattern {
 pub struct InvalidPath(String);
 
 impl PathPattern {
-    fn fits(&self, path: &str) -> bool {
+    pub(super) fn fits(&self, path: &str) -> bool {
         match path.strip_prefix(self.path.as_str()) {
             Some("") => true,
             Some(rest) => self.below && rest.starts_with('/'),
@@ -153,7 +153,7 @@ impl PathPattern {
 }
 
 /// Whether programs may differ about which path this is.
-fn in_disguise(path: &str) -> bool {
+pub(super) fn in_disguise(path: &str) -> bool {
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         // An empty one at the end is a slash there.

@@ -140,7 +140,7 @@ where
         hop::arrived(&mut request);
         let about = &self.about;
         let protocol = Protocol::of(request.headers());
-        match about.enter(&mut request, protocol) {
+        match about.enter(&mut request) {
             Err(refusal) => Screened::Refused { refusal, protocol },
             Ok((held, breached)) => Screened::Handed {
                 future: self.inner.call(request),
@@ -158,7 +158,6 @@ impl Connection {
     fn enter(
         &self,
         request: &mut Request<RequestBody>,
-        protocol: Protocol,
     ) -> Result<(Option<Guard>, Option<Breached>), Refusal> {
         let (edge, now) = (&self.edge, self.edge.clock.now());
         let refuse = |counter: &AtomicU64, refusal| {
@@ -180,6 +179,7 @@ impl Connection {
             None => None,
         };
         edge.screen(request, &self.known, self.address, self.secure);
+        let limits = edge.body_limits(request.uri().path());
         let body = request.body_mut();
         body.on_trailers(|trailers| {
             hop::strip(trailers);
@@ -187,7 +187,7 @@ impl Connection {
             // Nobody who may say who asks does so at the end.
             forget_senders(trailers);
         });
-        let Some(limits) = edge.body_limits(protocol).filter(|_| !body.is_end_stream()) else {
+        let Some(limits) = limits.filter(|_| !body.is_end_stream()) else {
             return Ok((held, None));
         };
         if limits.bytes_max.is_some_and(|max| body.size_hint().lower() > max) {

@@ -259,3 +259,21 @@ proptest! {
 fn deadline_name(grpc: bool) -> HeaderName {
     HeaderName::from_static(if grpc { "grpc-timeout" } else { "x-envoy-expected-rq-timeout-ms" })
 }
+
+#[test]
+fn what_is_a_stream_is_not_for_strangers_to_say() {
+    let edge = edge(|config| {
+        config.body.bytes_max = Some(7);
+        config.streams = vec!["/shop.Chat/**".parse().unwrap()];
+    });
+    let whole = edge.config.body;
+    let mut long = whole;
+    (long.rate_min, long.stall_max) = (None, None);
+    for (path, limits) in [
+        ("/shop.Chat/Talk", long),
+        ("/shop.Cart/Pay", whole),
+        ("/shop.Chat/../shop.Cart/Pay", whole),
+    ] {
+        assert_eq!(edge.body_limits(path), Some(limits), "{path}");
+    }
+}

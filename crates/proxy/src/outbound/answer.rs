@@ -7,7 +7,7 @@
 //! | its deadline has passed, or our own limit | 504 | `DEADLINE_EXCEEDED` | nobody waits |
 //! | the rest | see [`refuse`](crate::refuse) | | |
 
-use crate::pool::Failure;
+use crate::pool::{Failure, Unfinished};
 use crate::refuse::Refusal;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -77,14 +77,14 @@ impl<B> Whole<B> {
     }
 }
 
-impl<B: Body<Data = Bytes, Error = hyper::Error>> Body for Whole<B> {
+impl<B: Body<Data = Bytes, Error = Unfinished>> Body for Whole<B> {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Unfinished;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Unfinished>>> {
         let frame = ready!(self.inner.as_mut().poll_frame(context));
         self.begun = true;
         Poll::Ready(frame)

@@ -5,9 +5,13 @@
 //! question that is open; an answer to an earlier one, or of somebody who has not seen it, is
 //! passed over.
 //!
-//! The endpoint says when to ask again, as it knows how many there are who do. One that does not
-//! answer is asked at the interval that is configured: to find out that it is gone is what this is
-//! for, and one that is gone is no burden to.
+//! The endpoint says when to ask again, as it knows how many there are who do.
+//!
+//! **Silence.** An endpoint answers as many questions as it can afford, whoever asks them: a flood of
+//! them from addresses that are not the sender's own leaves ours unanswered, and says nothing about
+//! the endpoint. So silence is no answer. It counts as a bad one only if a connection cannot be made
+//! either, which no datagram of a stranger's can bring about. And with each question in a row that
+//! is not answered the wait for the next doubles, as all who ask too much of it should.
 
 use super::config::{self, Voice};
 use super::health::{HealthConfig, Standing};
@@ -19,12 +23,21 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use tidegate::client::{Endpoint, METRIC_RIF, Reports};
 use tidegate_wire::health::{Answer, Nonce, Question, SIZE, State};
 use tidegate_wire::orca::OrcaLoadReport;
-use tokio::net::UdpSocket;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::Instant;
 
 /// The longest wait that is believed: somebody who can see our questions could else have us never
 /// ask again.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// The longest wait after silence: an endpoint that has come back is noticed within a minute.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How long to wait after so many questions in a row that were not answered.
+fn after_silence(interval: Duration, silent: u32) -> Duration {
+    let doubled = 2_u32.saturating_pow(silent.saturating_sub(1));
+    interval.saturating_mul(doubled).min(SILENCE_MAX.max(interval))
+}
 
 /// Asks `endpoint`, at `port` or that which it serves at, for as long as this is awaited.
 pub(super) async fn watch(
@@ -38,6 +51,7 @@ pub(super) async fn watch(
     let mut standing = Standing::new();
     let mut nonces = Nonces::default();
     let mut asked: Option<Instant> = None;
+    let mut silent = 0_u32;
     loop {
         let question =
             Question { nonce: nonces.next(), waited: asked.map(|asked| asked.elapsed()) };
@@ -45,13 +59,18 @@ pub(super) async fn watch(
         let exchange = exchange(&endpoint, port, &question);
         let answer = tokio::time::timeout(config.timeout, exchange).await;
         let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).ok();
-        let good = answer.as_ref().is_some_and(|answer| answer.state == State::Serving);
-        if let Some(serves) = standing.on_answer(good, &config) {
+        let good = match &answer {
+            Some(answer) => Some(answer.state == State::Serving),
+            None if is_there(&endpoint, config.timeout).await => None,
+            None => Some(false),
+        };
+        if let Some(serves) = good.and_then(|good| standing.on_answer(good, &config)) {
             reports.serves(serves);
             let words = if serves { "is well again" } else { "fails its health checks" };
             voice.say(&format!("{about} {words}"));
         }
-        let mut wait = config.interval;
+        silent = if answer.is_some() { 0 } else { silent.saturating_add(1) };
+        let mut wait = after_silence(config.interval, silent);
         if let Some(answer) = answer {
             reports.put(&report(&answer));
             // Until it is known to be well, or not to be, as often as is allowed.
@@ -105,6 +124,12 @@ async fn exchange(
     }
 }
 
+/// Whether a connection to it can be made.
+async fn is_there(endpoint: &Endpoint, timeout: Duration) -> bool {
+    let connecting = async { TcpStream::connect(address(endpoint).await?).await };
+    tokio::time::timeout(timeout, connecting).await.is_ok_and(|connected| connected.is_ok())
+}
+
 async fn address(endpoint: &Endpoint) -> io::Result<SocketAddr> {
     match config::upstream(endpoint).map_err(io::Error::other)? {
         Upstream::Address(address) => Ok(address),
@@ -139,6 +164,15 @@ impl Nonces {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn silence_is_asked_less_and_less() {
+        let waits =
+            [0, 1, 2, 3, 4, 5, 6].map(|n| after_silence(Duration::from_secs(5), n).as_secs());
+        assert_eq!(waits, [5, 5, 10, 20, 40, 60, 60]);
+        assert_eq!(after_silence(Duration::from_secs(90), 3), Duration::from_secs(90));
+        assert_eq!(after_silence(Duration::MAX, u32::MAX), Duration::MAX);
+    }
 
     #[test]
     fn nonces_do_not_come_twice() {

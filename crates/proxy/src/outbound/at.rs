@@ -11,7 +11,7 @@
 //! has made some before: they are added, so that a backend sees how often it was really tried.
 
 use crate::hop;
-use crate::pool::{Failure, Leased, Pool, PoolConfig, Secure, Upstream};
+use crate::pool::{Failure, Leased, Pool, PoolConfig, Secure, Unfinished, Upstream};
 use crate::run;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -161,12 +161,12 @@ pub(crate) struct Roomed {
 
 impl Body for Roomed {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Unfinished;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Unfinished>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 

@@ -23,6 +23,7 @@ use tidegate::client::{Balance, Endpoint, Repeat, Spill, Subset};
 use tidegate::life::LifeConfig;
 use tidegate::serve::Limits;
 use tidegate::{Cost, Criticality};
+use tidegate_core::Ratio;
 use tidegate_core::connection::gate::ConnectionLimits;
 use tidegate_core::retry::{BudgetConfig, RetryPolicy};
 use tidegate_core::spillover::{Datacenter, DatacenterId};
@@ -51,6 +52,8 @@ pub struct OutboundConfig {
     pub limits: Limits,
     /// How many connections there may be to us, and how fast they may come.
     pub connections: ConnectionLimits,
+    /// Whether those that come faster wait for their turn, rather than be refused.
+    pub patient: bool,
     /// How it ends.
     pub life: LifeConfig,
     /// Who may claim what. Only our own program calls, so it is believed whatever it says.
@@ -75,6 +78,8 @@ impl OutboundConfig {
             name: "batch".to_owned(),
             criticality: Criticality::Sheddable,
             identities: Identities::default().unidentified(Criticality::SheddablePlus),
+            connections: batch_connections(),
+            patient: true,
             ..Self::new(services)
         }
     }
@@ -87,6 +92,7 @@ impl OutboundConfig {
             workers: None,
             limits: Limits::default(),
             connections: connection_limits(),
+            patient: false,
             life: LifeConfig::default(),
             identities: Identities::default().unidentified(Criticality::CriticalPlus),
             criticality: Criticality::Critical,
@@ -96,6 +102,17 @@ impl OutboundConfig {
             voice: Voice::default(),
         }
     }
+}
+
+/// A crowd that comes at once is what the batch role is for, so that nobody is turned away for
+/// that: all of them have the same room, and the pace is that at which they are taken.
+fn batch_connections() -> ConnectionLimits {
+    let mut connections = connection_limits();
+    // Three jobs of ten thousand workers. At the 5 to 20 KiB of an idle one they take 150 to 600
+    // MiB, when there are so many.
+    connections.open_max = 30_000;
+    connections.room = [Ratio::ONE; Criticality::COUNT];
+    connections
 }
 
 /// A service that is called through the proxy.

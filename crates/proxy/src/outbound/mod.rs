@@ -116,6 +116,7 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
         life: life.clone(),
         gate,
         limits: config.limits,
+        patient: config.patient,
         tls: tls.map(Tls::from),
         edge,
     };

@@ -16,7 +16,7 @@ mod leased;
 mod secure;
 mod shared;
 
-pub(crate) use leased::Leased;
+pub(crate) use leased::{Leased, Unfinished};
 pub(crate) use secure::Secure;
 
 use bytes::Bytes;
@@ -43,9 +43,10 @@ use tokio::net::{TcpStream, UnixStream};
 /// request before a program was restarted, but no more than a few are tried.
 const TRIES: usize = 4;
 
-/// How often a connection of HTTP/2 is asked whether anybody is there, and how long the answer may
-/// take. A machine that has lost its power says nothing, and TCP gives up after a quarter of an
-/// hour.
+/// How often a connection of HTTP/2 with requests on it is asked whether anybody is there, and how
+/// long the answer may take. A machine that has lost its power says nothing, and TCP gives up after
+/// a quarter of an hour. Those without are left to the kernel ([`KEEPALIVE`]): ten thousand idle
+/// clients would ask a program two thousand times a second.
 const PING: Duration = Duration::from_secs(5);
 
 /// How often at most connections are looked for that have been idle for too long.
@@ -135,6 +136,15 @@ pub struct PoolConfig {
     /// How long a connection may be idle. Shorter than what programs give theirs (5 s in node, 60
     /// to 75 in most), so that it is us who close it.
     pub idle_max: Duration,
+    /// How long the first connection of HTTP/2 may have no stream, if that is longer. It is worth more
+    /// than the others, as without it the next call waits for a handshake, and it can be closed at
+    /// any time without harm to a call; but each of ten thousand idle clients holds one.
+    pub shared_idle_max: Duration,
+    /// How long the next piece of an answer may take while its caller waits for it, or up to twice
+    /// that; nothing for as long as it likes. A program that hangs in the middle of an answer else
+    /// holds its request for as long as the caller stays. Not for calls of gRPC, which may be
+    /// silent for long, nor for connections that change their protocol.
+    pub read_timeout: Option<Duration>,
 }
 
 impl Default for PoolConfig {
@@ -143,6 +153,10 @@ impl Default for PoolConfig {
             protocol: Protocol::Auto,
             connect_timeout: Duration::from_secs(1),
             idle_max: Duration::from_secs(4),
+            // As core's policy for idle connections has it.
+            shared_idle_max: Duration::from_secs(300),
+            // As nginx has it: events that are sent now and then come more often, or a comment does.
+            read_timeout: Some(Duration::from_secs(60)),
         }
     }
 }
@@ -253,7 +267,8 @@ impl<B> Pool<B> {
                 let Some(pool) = pool.upgrade() else { return };
                 let now = tokio::time::Instant::now();
                 let alone = pool.idle().sweep(now, idle_max);
-                let among = pool.shared.sweep(now, idle_max);
+                let among =
+                    pool.shared.sweep(now, idle_max, idle_max.max(pool.config.shared_idle_max));
                 if !alone && !among {
                     pool.swept.store(false, Ordering::Relaxed);
                     return;
@@ -343,8 +358,8 @@ where
             let sent = pool.late.limit(sending, now).await?;
             Some(match sent {
                 Ok(response) => {
-                    let lease = Lease::Alone { pool, sender };
-                    Ok(response.map(|incoming| Leased::new(incoming, lease)))
+                    let read_timeout = pool.config.read_timeout;
+                    Ok(Leased::of(response, Lease::Alone { pool, sender }, read_timeout))
                 }
                 Err(mut failed) => match failed.take_message() {
                     // Now and then a connection was just closed; what it takes to try others is
@@ -389,7 +404,7 @@ where
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = Lease::Alone { pool: Arc::clone(self), sender };
-                    return Ok(response.map(|incoming| Leased::new(incoming, lease)));
+                    return Ok(Leased::of(response, lease, self.config.read_timeout));
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_new => request = unsent,
@@ -452,7 +467,7 @@ where
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let lease = Lease::Among { _stream: stream };
-                    return Ok(response.map(|incoming| Leased::new(incoming, lease)));
+                    return Ok(Leased::of(response, lease, self.config.read_timeout));
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_new && tried < TRIES => request = unsent,
@@ -500,7 +515,7 @@ where
         let mut builder = http2::Builder::new(TokioExecutor::new());
         // None before the program has said how many.
         builder.timer(TokioTimer::new()).initial_max_send_streams(0);
-        builder.keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true);
+        builder.keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(false);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Unsent)?;
         let streams = Streams::new();
         let allowed = http2::Connection::current_max_send_streams;
@@ -526,7 +541,7 @@ where
                     return Ok((Io::Unix { io: UnixStream::connect(path).await? }, false));
                 }
             };
-            let io = nodelay(io);
+            let io = set_up(io);
             match &self.secure {
                 Some(secure) => secure.shake(io, offer).await,
                 None => Ok((Io::Tcp { io }, false)),
@@ -539,9 +554,20 @@ where
     }
 }
 
+/// How long nothing may come on a connection before the kernel asks whether anybody is there, how
+/// often it asks then, and how often in vain. A machine that has lost its power is noticed within a
+/// minute; what is asked is answered by the other kernel, and no program is woken for it.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
 /// It fails on a connection that is dead already, and that will be found out soon enough.
-fn nodelay(io: TcpStream) -> TcpStream {
+fn set_up(io: TcpStream) -> TcpStream {
+    use rustix::net::sockopt;
     let _ = io.set_nodelay(true);
+    let (idle, interval, count) = KEEPALIVE;
+    let _ = sockopt::set_socket_keepalive(&io, true);
+    let _ = sockopt::set_tcp_keepidle(&io, idle);
+    let _ = sockopt::set_tcp_keepintvl(&io, interval);
+    let _ = sockopt::set_tcp_keepcnt(&io, count);
     io
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The program says how many streams a connection may have. What goes beyond would wait inside h2
 //! where nobody counts it, so there is another connection when all are full: the first that has
-//! room is taken, so that those at the end run empty when traffic falls, and are closed.
+//! room is taken, so that those at the end run empty when traffic falls, and are closed; the first
+//! is, too, when nobody has called for long.
 //!
 //! A connection is used once the program has said how many: to guess would be to have requests wait
 //! behind each other that need not. Whoever comes while a connection is being made waits for that
@@ -136,18 +137,19 @@ impl<B> Shared<B> {
         stream
     }
 
-    /// Closes what has had no stream for `idle_max`, but for the first. Returns whether there are
-    /// still more than that.
-    pub(super) fn sweep(&self, now: Instant, idle_max: Duration) -> bool {
+    /// Closes what has had no stream for `idle_max`, and the first of them after `first_max`.
+    /// Returns whether there are any left.
+    pub(super) fn sweep(&self, now: Instant, idle_max: Duration, first_max: Duration) -> bool {
         let mut connections = self.connections();
         connections.retain(|connection| !connection.sender.is_closed());
         let mut index = 0;
         connections.retain(|Connection { streams, .. }| {
             index += 1;
-            let idle = now.saturating_duration_since(*streams.used()) >= idle_max;
-            index == 1 || streams.open.load(Ordering::Relaxed) > 0 || !idle
+            let max = if index == 1 { first_max } else { idle_max };
+            let idle = now.saturating_duration_since(*streams.used()) >= max;
+            streams.open.load(Ordering::Relaxed) > 0 || !idle
         });
-        connections.len() > 1
+        !connections.is_empty()
     }
 }
 

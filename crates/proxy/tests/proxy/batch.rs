@@ -397,3 +397,31 @@ fn rlimit() -> usize {
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     line.split_whitespace().nth(3).unwrap().parse().unwrap_or(100_000)
 }
+
+/// Many more than may come at once, by a file that says nothing but how fast.
+#[tokio::test]
+async fn a_crowd_waits_for_its_turn_and_nobody_is_turned_away() {
+    const CROWD: usize = 200;
+    let backend = Backend::new().await;
+    let service = format!("{{ name: a, listen: '{ANY}', endpoints: ['{}'] }}", backend.address);
+    let parse = |rest: &str| {
+        let text = format!("role: batch\nworkers: 1\n{rest}\nservices: [{service}]\n");
+        Role::parse("batch.yaml", &text).unwrap()
+    };
+    let Role::Batch(plain) = parse("") else { panic!("another role") };
+    let unknown = plain.connections.room[plain.connections.unknown.index()];
+    assert!(unknown.share_of(plain.connections.open_max) > 10_000, "ten thousand workers fit");
+    let proxy = Running::start(parse("connections: { accepts_per_second: 500, burst: 10 }"));
+    backend.go.add_permits(CROWD);
+    let crowd = (0..CROWD).map(|_| {
+        let address = proxy.address();
+        tokio::spawn(async move {
+            let mut client = client(address).await;
+            let request = Request::get("/work").header("host", "x").body(Full::<Bytes>::default());
+            client.send_request(request.unwrap()).await.unwrap().status()
+        })
+    });
+    for worker in crowd.collect::<Vec<_>>() {
+        assert_eq!(worker.await.unwrap(), 200);
+    }
+}

@@ -95,6 +95,25 @@ async fn there_are_more_connections_when_all_streams_are_taken_and_fewer_again_l
 }
 
 #[tokio::test]
+async fn of_http2_all_are_closed_when_nobody_has_asked_for_long() {
+    let (address, connections) = program(3, 7).await;
+    let mut config = config(address);
+    config.pool.protocol = Protocol::Http2;
+    config.pool.idle_max = Duration::from_millis(50);
+    config.pool.shared_idle_max = Duration::from_millis(100);
+    let proxy = Running::start(config);
+    let client = client_h2(proxy.address()).await;
+    let asked = (0..7).map(|_| {
+        let mut client = client.clone();
+        tokio::spawn(async move { client.send_request(get()).await.unwrap().status() })
+    });
+    for answer in asked.collect::<Vec<_>>() {
+        assert_eq!(answer.await.unwrap(), 200);
+    }
+    connections.fall_to(0).await;
+}
+
+#[tokio::test]
 async fn idle_connections_are_closed_though_nobody_asks() {
     let (address, connections) = program(3, 4).await;
     let mut config = config(address);

@@ -190,9 +190,37 @@ async fn only_the_right_answer_to_the_last_question_is_believed() {
     until_left_alone(&proxy, &bad_calls).await;
     // They change places; lies go the other way round as well.
     bad_health.state.store(SERVING, SeqCst);
-    good_health.state.store(SILENT, SeqCst);
+    good_health.state.store(LAME_DUCK, SeqCst);
     until_left_alone(&proxy, &good_calls).await;
     assert!(good_health.asked.load(SeqCst) > 0 && bad_health.asked.load(SeqCst) > 1);
+}
+
+/// What a flood of strangers' questions does: ours are not answered, and calls go on as before.
+#[tokio::test]
+async fn silence_alone_takes_nobody_out() {
+    let (silent, calls, health) = endpoint(SILENT).await;
+    let (good, _, _good_health) = endpoint(SERVING).await;
+    let mut service = service(&[silent, good]);
+    let mut check = HealthConfig::new(Check::Udp(None));
+    (check.interval, check.timeout) = (Duration::from_millis(1), Duration::from_millis(20));
+    service.health = Some(check);
+    let proxy = Running::start(outbound(service));
+    let mut client = client(proxy.address()).await;
+    let mut call = async || {
+        client.ready().await.unwrap();
+        let request = Request::builder().uri("/").header("host", "x");
+        let request = request.body(Full::<Bytes>::default()).unwrap();
+        text(client.send_request(request).await.unwrap()).await;
+    };
+    // Far more questions in vain than take one out that is gone.
+    while health.asked.load(SeqCst) < 6 {
+        call().await;
+    }
+    let before = calls.load(SeqCst);
+    for _ in 0..100 {
+        call().await;
+    }
+    assert!(calls.load(SeqCst) > before, "it is left alone");
 }
 
 #[tokio::test]

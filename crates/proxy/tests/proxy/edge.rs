@@ -273,6 +273,13 @@ async fn bodies_may_not_stand_still() {
         let answer = read_answer(&mut io).await;
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
         assert!(answer.contains("x-tidegate-reason: body_too_slow"), "{answer}");
+        // Whoever calls it gRPC has no more time for it.
+        let mut io = TcpStream::connect(proxy.address()).await.unwrap();
+        let claims = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/grpc\r\n\
+            content-length: 9\r\n\r\nhalf";
+        io.write_all(claims).await.unwrap();
+        let answer = read_answer(&mut io).await;
+        assert!(answer.contains("x-tidegate-reason: body_too_slow"), "{answer}");
         let h2 = TcpStream::connect(proxy.address()).await.unwrap();
         let (mut h2, connection) = hyper::client::conn::http2::handshake(
             hyper_util::rt::TokioExecutor::new(),

@@ -268,3 +268,37 @@ async fn connections_that_end_in_the_middle() {
         tokio::task::yield_now().await;
     }
 }
+
+/// Streams whose windows are never opened: none of them keeps its request, and the connection is
+/// good for others all the while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_that_stay_shut() {
+    const STREAMS: u32 = 100;
+    let proxy = proxy(|config| config.limits.stall_max = Some(Duration::from_millis(300))).await;
+    let before = resident();
+    let mut io = TcpStream::connect(proxy.address()).await.unwrap();
+    io.write_all(PREFACE).await.unwrap();
+    // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+    io.write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await.unwrap();
+    for n in 0..STREAMS {
+        let open = frame(HEADERS, END_STREAM | END_HEADERS, 2 * n + 1, GET);
+        io.write_all(&open).await.unwrap();
+    }
+    let all_reset = async {
+        let mut reset = 0;
+        while reset < STREAMS {
+            let mut head = [0; 9];
+            io.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            io.read_exact(&mut payload).await.unwrap();
+            reset += u32::from(head[3] == RST_STREAM);
+        }
+    };
+    beside(proxy.address(), all_reset).await;
+    let counts = || proxy.get().task().gate().counts();
+    while counts().inflight() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(resident() < before + GROWTH_MAX);
+}

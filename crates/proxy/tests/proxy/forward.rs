@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use http::{Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -253,4 +254,42 @@ async fn a_socket_in_the_file_system_will_do() {
     let mut client = client(proxy.address()).await;
     assert_eq!(text(client.send_request(get("/")).await.unwrap()).await, "unix");
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A program that says half of what it has promised, and no more.
+async fn hangs(head: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind(crate::support::ANY).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((mut io, _)) = listener.accept().await {
+            let _ = tokio::io::AsyncReadExt::read(&mut io, &mut [0; 4096]).await;
+            io.write_all(head.as_bytes()).await.unwrap();
+            io.write_all(b"4\r\nhalf\r\n").await.unwrap();
+            kept.push(io);
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_program_that_hangs_in_an_answer_does_not_hold_its_request() {
+    for head in [
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n",
+    ] {
+        let mut config = config(hangs(head).await);
+        config.pool.read_timeout = Some(Duration::from_millis(50));
+        let proxy = Running::start(config);
+        let mut client = client(proxy.address()).await;
+        let request = Request::get("/").header("host", "x").body(Full::<Bytes>::default());
+        let answer = client.send_request(request.unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        // What came of it comes, and that it is not whole is seen.
+        assert!(answer.into_body().collect().await.is_err(), "{head}");
+        let counts = || proxy.get().task().gate().counts();
+        while counts().inflight() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
 }

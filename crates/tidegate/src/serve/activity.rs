@@ -7,6 +7,11 @@
 //! caller when that piece has arrived. HTTP/2 may keep it in between for as long as the peer lets
 //! nothing through, and tells nobody. So that piece leaves marks of its own: while it is there the
 //! peer is *owed* it, and whenever some of it goes out the connection is used.
+//!
+//! Between two requests of HTTP/1 a connection may be idle for long, but the headers of a request
+//! may not take long once they have begun. So bytes leave a mark as well, and each request takes
+//! away those of its own: if there is one while there is no request, the next has begun. What came
+//! together with the last of a body is not seen by that; it is when the connection rests.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -21,15 +26,37 @@ pub(super) struct Activity {
     /// Last pieces of answers that have not gone out in full.
     owed: AtomicU64,
     ended: AtomicBool,
+    /// Whether there was a request, ever.
+    asked: AtomicBool,
+    /// Whether something came after the last one.
+    heard: AtomicBool,
 }
 
 impl Activity {
     pub(super) fn begin(&self) {
+        self.asked.store(true, Relaxed);
+        self.heard.store(false, Relaxed);
         self.busy.fetch_add(1, Relaxed);
+    }
+
+    /// Something has come.
+    pub(super) fn hear(&self) {
+        self.heard.store(true, Relaxed);
+    }
+
+    /// Whether a request has begun to come on a connection of HTTP/1 that has none.
+    pub(super) fn has_begun(&self) -> bool {
+        self.heard.load(Relaxed) && self.busy.load(Relaxed) == 0
+    }
+
+    /// Whether there was a request, ever.
+    pub(super) fn was_asked(&self) -> bool {
+        self.asked.load(Relaxed)
     }
 
     pub(super) fn end(&self) {
         self.ended.store(true, Relaxed);
+        self.heard.store(false, Relaxed);
         self.busy.fetch_sub(1, Relaxed);
     }
 
@@ -98,6 +125,22 @@ mod tests {
         activity.end();
         assert!(activity.is_used());
         assert!(!activity.is_used());
+    }
+
+    #[test]
+    fn bytes_between_requests_are_the_beginning_of_one() {
+        let activity = Activity::default();
+        assert!(!activity.has_begun() && !activity.was_asked());
+        activity.hear();
+        assert!(activity.has_begun() && !activity.was_asked());
+        activity.begin();
+        assert!(!activity.has_begun() && activity.was_asked());
+        activity.hear();
+        assert!(!activity.has_begun(), "of its body");
+        activity.end();
+        assert!(!activity.has_begun() && activity.was_asked());
+        activity.hear();
+        assert!(activity.has_begun());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! transport, where it is seen.
 
 use super::connection::Shared;
+use super::stream::{self, Moved};
 use bytes::{Buf, Bytes};
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -19,6 +20,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A request that is being served, or whose body still comes, or the last piece of its answer.
 #[derive(Debug)]
@@ -63,6 +65,8 @@ pub(super) struct Piece<D> {
     data: D,
     /// Of the last one.
     owed: Option<Busy>,
+    /// Of a large one.
+    moved: Option<Moved>,
 }
 
 impl<D: Buf> Buf for Piece<D> {
@@ -100,6 +104,9 @@ impl<D> Piece<D> {
         if let Some(owed) = &self.owed {
             owed.activity.paid();
         }
+        if let Some(moved) = &self.moved {
+            moved.store(true, Relaxed);
+        }
     }
 }
 
@@ -110,12 +117,13 @@ pin_project! {
         #[pin]
         body: B,
         busy: Option<Busy>,
+        http2: bool,
     }
 }
 
 impl<B> Counted<B> {
-    pub(super) const fn new(body: B, busy: Option<Busy>) -> Self {
-        Self { body, busy }
+    pub(super) const fn new(body: B, busy: Option<Busy>, http2: bool) -> Self {
+        Self { body, busy, http2 }
     }
 }
 
@@ -130,12 +138,21 @@ impl<B: Body> Body for Counted<B> {
     ) -> Poll<Option<Result<Frame<Piece<B::Data>>, B::Error>>> {
         let mut this = self.project();
         let Poll::Ready(frame) = this.body.as_mut().poll_frame(context) else {
+            if *this.http2 {
+                stream::is_ours();
+            }
             return Poll::Pending;
         };
-        let is_data = matches!(&frame, Some(Ok(frame)) if frame.is_data());
-        let last = is_data && this.body.is_end_stream();
+        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let last = data.is_some() && this.body.is_end_stream();
+        let mut moved = None;
+        if *this.http2 {
+            let large = data.is_some_and(|data| data.remaining() > stream::LARGE);
+            moved = large.then(Moved::default);
+            stream::is_the_peers(moved.clone());
+        }
         let owed = this.busy.take_if(|_| last).map(Busy::owed);
-        let piece = |data| Piece { data, owed };
+        let piece = |data| Piece { data, owed, moved };
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(piece))))
     }
 

@@ -11,12 +11,13 @@ use crate::life::{Life, Phase};
 use core::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::connection::gate::ConnectionGate;
 use tidegate_core::connection::idle::{IdlePolicy, IdleVerdict};
 use tidegate_core::rng::{Rng, SeededRng};
+use tidegate_core::units::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower_service::Service;
 
@@ -32,6 +33,10 @@ pub(super) struct Shared {
     pub(super) activity: Activity,
     /// Whether there is, or may be, a body that nobody will read to its end.
     pub(super) given_up: AtomicBool,
+    /// Whether all was said on it, and it waits for its peer to close.
+    pub(super) lingers: AtomicBool,
+    /// When headers were first seen to come that have not come in full. Looked at now and then.
+    begun: Mutex<Option<Timestamp>>,
     /// Whether it began with HTTP/2's greeting.
     pub(super) http2: AtomicBool,
     /// Whether it is more than a transport.
@@ -41,6 +46,15 @@ pub(super) struct Shared {
 impl Shared {
     fn is_http2(&self) -> bool {
         self.http2.load(Relaxed)
+    }
+
+    /// When the headers that are on their way have begun to come, as seen at looks of which this is
+    /// one; `anew` if there were others before, since the last.
+    fn begun_at(&self, anew: bool, now: Timestamp) -> Option<Timestamp> {
+        let begun = self.activity.has_begun() && !self.is_http2();
+        let mut at = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        *at = begun.then(|| at.filter(|_| !anew).unwrap_or(now));
+        *at
     }
 }
 
@@ -113,6 +127,8 @@ pub(super) async fn run<I, M, S, B>(
         executor: common.executor.clone(),
         activity: Activity::default(),
         given_up: AtomicBool::new(false),
+        lingers: AtomicBool::new(false),
+        begun: Mutex::default(),
         http2: AtomicBool::new(false),
         rest: Rest::default(),
     });
@@ -143,7 +159,8 @@ pub(super) async fn run<I, M, S, B>(
             }
         }
     };
-    if end == End::Cut {
+    // Of one that only waited for its peer to close nothing is lost.
+    if end == End::Cut && !shared.lingers.load(Relaxed) {
         common.counters.cut.fetch_add(1, Relaxed);
     }
 }
@@ -163,12 +180,18 @@ async fn time_to_leave(
             None => core::future::pending().await,
         }
     };
-    let drop_after = || match limits.idle_max {
-        _ if shared.is_http2() => limits.idle_max,
-        Some(idle_max) => Some(idle_max.min(limits.header_timeout)),
-        None => Some(limits.header_timeout),
+    let activity = &shared.activity;
+    let drop_after = || {
+        let (idle_max, headers) = (limits.idle_max, limits.header_timeout);
+        match () {
+            () if shared.is_http2() => idle_max,
+            () if activity.has_begun() => Some(headers),
+            // A stranger who has yet to say something has no longer than for saying it.
+            () if !activity.was_asked() => Some(idle_max.map_or(headers, |max| max.min(headers))),
+            () => idle_max,
+        }
     };
-    let idle = unused(common, shared, || shared.activity.is_used(), drop_after);
+    let idle = unused(common, shared, || activity.is_used(), drop_after);
     tokio::select! {
         phase = leaving(common, &shared.http2, came_in_time, dice) => match phase {
             Phase::Gone => End::Cut,
@@ -207,9 +230,10 @@ async fn leaving(
 /// that is nothing. Up to a quarter longer, as it looks only so often. It also sees to it that one
 /// that was not used from one look to the next rests.
 ///
-/// In HTTP/1 that is also how long headers may take: a connection is used from when those of a
-/// request have come to when its answer was written. A timer of hyper's would be set and cleared
-/// with each request.
+/// It counts from when it was used last or, if the headers of a request of HTTP/1 have begun to come,
+/// from when that was seen: within a quarter of that time, or a second if it rests by then. A
+/// connection is used from when headers have come to when their answer was written. A timer of
+/// hyper's would be set and cleared with each request.
 async fn unused(
     common: &Common,
     shared: &Shared,
@@ -228,7 +252,8 @@ async fn unused(
         if used {
             last_used = now;
         }
-        let until = match policy.verdict(last_used, now) {
+        let since = shared.begun_at(used, now).unwrap_or(last_used);
+        let until = match policy.verdict(since, now) {
             IdleVerdict::Drop => return,
             IdleVerdict::KeepUntil(until) => until,
         };

@@ -8,6 +8,7 @@ use super::BoxError;
 use super::answer::{Busy, Counted};
 use super::body::RequestBody;
 use super::connection::Shared;
+use super::stream;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 use http::header::{CONNECTION, EXPECT};
@@ -155,7 +156,11 @@ where
         if let Some(busy) = busy.as_ref().filter(|busy| busy.life.is_leaving()) {
             say_goodbye(&mut response, *this.version, busy.life.is_replaced());
         }
-        Poll::Ready(Ok(response.map(|body| Counted::new(body, busy))))
+        let http2 = *this.version == Version::HTTP_2;
+        if http2 {
+            stream::is_the_peers(None);
+        }
+        Poll::Ready(Ok(response.map(|body| Counted::new(body, busy, http2))))
     }
 }
 

@@ -11,14 +11,20 @@
 //!
 //! **Lingering.** A server that closes a socket with bytes in it that nobody has read makes the
 //! kernel send a reset, and a reset makes the peer's kernel throw away the answer that it has not
-//! read yet. So when a body was given up, closing says first that no more will be written, and then
-//! goes on reading for a while.
+//! read yet. There are such bytes more often than not when it is the server that closes first: the
+//! rest of a body, a request that was sent before the answer said `connection: close`, the updates
+//! of HTTP/2's windows that follow each piece of an answer. So closing says that no more will be
+//! written, and then goes on reading until the peer closes too, which good ones do within a round
+//! trip. Others have [`Limits::discard_timeout`](super::Limits) and `discard_max` bytes: who goes on
+//! sending for longer may lose the answer, and keeps its place for no longer than that. The rest of
+//! a body has the time only: it was announced, its sender is honest for all one knows, and looks for
+//! the answer when all of it is sent.
 
 use super::connection::Shared;
 use super::stall::Stall;
+use core::mem::MaybeUninit;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,14 +57,18 @@ pub(super) struct Transport<I> {
     unread: (Vec<u8>, usize),
     /// The end was told, although it has not come.
     rested: bool,
+    /// Closing it harms nobody: the peer has closed, or was told nothing that it may not have read.
+    settled: bool,
     shared: Arc<Shared>,
     linger: Linger,
     stall: Stall,
 }
 
 enum Linger {
-    For(Duration),
-    Until(Pin<Box<Sleep>>),
+    /// Not yet.
+    No,
+    /// Until then, if that is known: it is not before there was nothing to read.
+    Yes { until: Option<Pin<Box<Sleep>>>, left: u64 },
 }
 
 impl<I> Transport<I> {
@@ -69,8 +79,9 @@ impl<I> Transport<I> {
             opening: Some(Greeting(0)),
             unread: (Vec::new(), 0),
             rested: false,
+            settled: false,
             shared,
-            linger: Linger::For(limits.discard_timeout),
+            linger: Linger::No,
             stall: Stall::new(limits.stall_max),
         }
     }
@@ -88,6 +99,11 @@ impl<I> Transport<I> {
     /// Whether the end was told that has not come. From now on it was not.
     pub(super) fn has_rested(&mut self) -> bool {
         core::mem::take(&mut self.rested)
+    }
+
+    /// Nothing was said to the peer of late, so that closing needs no care.
+    pub(super) const fn settle(&mut self) {
+        self.settled = true;
     }
 
     /// Reads again what was read before.
@@ -132,6 +148,12 @@ impl<I: AsyncRead + Unpin> AsyncRead for Transport<I> {
         }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut this.io).poll_read(context, buffer);
+        if let Poll::Ready(Ok(())) = &outcome {
+            this.settled = buffer.filled().len() == before && buffer.remaining() > 0;
+            if buffer.filled().len() > before {
+                this.shared.activity.hear();
+            }
+        }
         // Asked for at a moment in which nobody used it, and that moment is now.
         if this.shared.rest.is_due() && outcome.is_pending() {
             this.rested = true;
@@ -183,25 +205,41 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<I> {
         if this.rested {
             return Poll::Ready(Ok(()));
         }
-        if let Linger::For(span) = this.linger {
+        if let Linger::No = this.linger {
             ready!(Pin::new(&mut this.io).poll_shutdown(context))?;
-            if !this.shared.given_up.load(Relaxed) {
-                return Poll::Ready(Ok(()));
-            }
-            this.linger = Linger::Until(Box::pin(sleep(span)));
+            let given_up = this.shared.given_up.load(Relaxed);
+            let left = if given_up { u64::MAX } else { this.shared.limits.discard_max };
+            this.linger = Linger::Yes { until: None, left };
         }
-        let Linger::Until(end) = &mut this.linger else { return Poll::Ready(Ok(())) };
-        // Reads that are always ready would keep the timer from being asked.
-        if end.deadline() <= Instant::now() {
+        if this.settled {
             return Poll::Ready(Ok(()));
         }
+        this.shared.lingers.store(true, Relaxed);
+        this.poll_linger(context).map(Ok)
+    }
+}
+
+impl<I: AsyncRead + Unpin> Transport<I> {
+    /// Reads what nobody wants, until the peer closes or has had its time.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Linger::Yes { until, left } = &mut self.linger else { return Poll::Ready(()) };
+        // Reads that are always ready would keep the timer from being asked.
+        if until.as_ref().is_some_and(|until| until.deadline() <= Instant::now()) {
+            return Poll::Ready(());
+        }
         loop {
-            let mut scrap = [0; 8 * 1024];
-            let mut buffer = ReadBuf::new(&mut scrap);
-            match Pin::new(&mut this.io).poll_read(context, &mut buffer) {
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
-                Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => return end.as_mut().poll(context).map(Ok),
+            let mut scrap = [MaybeUninit::uninit(); 8 * 1024];
+            let mut buffer = ReadBuf::uninit(&mut scrap);
+            let outcome = Pin::new(&mut self.io).poll_read(context, &mut buffer);
+            let came = buffer.filled().len() as u64;
+            match outcome {
+                Poll::Ready(Ok(())) if came > 0 && came < *left => *left -= came,
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    let span = self.shared.limits.discard_timeout;
+                    let until = until.get_or_insert_with(|| Box::pin(sleep(span)));
+                    return until.as_mut().poll(context);
+                }
             }
         }
     }

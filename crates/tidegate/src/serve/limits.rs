@@ -9,10 +9,9 @@ use tidegate_core::Ratio;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// How long the headers of a request may take to come, from when the connection is ready for
-    /// them, or up to a quarter longer. An HTTP/1 connection is also closed when it was idle for as
-    /// long, as nobody can tell the two apart before a byte has come. Too short breaks slow phones
-    /// and makes clients reconnect; too long lets someone who sends a byte a second hold
+    /// How long the headers of a request may take to come, from their first byte, or up to a quarter
+    /// longer; those of the first request from when there is a connection. Too short breaks slow
+    /// phones and makes clients reconnect; too long lets someone who sends a byte a second hold
     /// connections cheaply.
     pub header_timeout: Duration,
     /// How many bytes the headers of an HTTP/1 request may have: what most servers take at most is
@@ -37,8 +36,9 @@ pub struct Limits {
     pub h2_ping_timeout: Duration,
     /// How long a peer may neither take any of an answer that is there for it nor, in HTTP/1, send
     /// any of a body that it has announced; nothing for as long as it likes. A request in such
-    /// hands is in flight and does not end. Bodies in HTTP/2 are left alone, since calls of gRPC
-    /// may be silent for long.
+    /// hands is in flight and does not end. In HTTP/2 that is seen for each answer by itself, whose
+    /// stream is reset; bodies of requests are left alone, since calls of gRPC may be silent for
+    /// long.
     pub stall_max: Option<Duration>,
     /// How long a connection may go without a request; nothing for as long as it likes. Clients
     /// that were idle for longer reconnect, or are watched over UDP.
@@ -55,10 +55,13 @@ pub struct Limits {
     /// that connections that came together do not come back together.
     pub age_jitter: Ratio,
     /// How much of a body is read and thrown away that nobody wants, so that the client comes to
-    /// read the answer and can use the connection again. HTTP/1 only; HTTP/2 can say stop.
+    /// read the answer and can use the connection again. HTTP/1 only; HTTP/2 can say stop. Also how
+    /// much is read of what comes on a connection, of both, after this end has closed it, unless it
+    /// is the rest of a body.
     pub discard_max: u64,
-    /// How long that may take, and how long a connection lingers after its last answer if there is
-    /// more.
+    /// How long that may take, and how long a connection waits after its last answer for its peer to
+    /// close it too: who closes with bytes that nobody has read resets the connection, and the
+    /// answer with it.
     pub discard_timeout: Duration,
 }
 

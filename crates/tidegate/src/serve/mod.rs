@@ -50,6 +50,7 @@ mod protocol;
 mod rest;
 mod seldom;
 mod stall;
+mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -80,6 +81,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stream::Streams;
 use thiserror::Error;
 use tidegate_core::Criticality;
 use tidegate_core::connection::gate::{ConnectionGate, ConnectionLimit, ConnectionLimits};
@@ -109,6 +111,7 @@ pub fn serve<L: Listener, M>(listener: L, make: M) -> Serve<L, M> {
         welcome: None,
         goodbye_spread: Duration::ZERO,
         introduces: true,
+        patient: false,
         warm_up: None,
         counters: Arc::default(),
         #[cfg(feature = "tls")]
@@ -130,6 +133,7 @@ pub struct Serve<L, M> {
     welcome: Option<Welcome>,
     goodbye_spread: Duration,
     introduces: bool,
+    patient: bool,
     warm_up: Option<WarmUp>,
     counters: Arc<Counters>,
     #[cfg(feature = "tls")]
@@ -212,6 +216,15 @@ impl<L, M> Serve<L, M> {
         self
     }
 
+    /// Whether connections that come faster than the gate lets them wait for their turn rather than
+    /// be refused, as they are if not said. Meanwhile none is taken, and the rest wait in the
+    /// kernel's queue, where they cost next to nothing: right for callers who all come at once and
+    /// do not mind waiting, wrong where some matter more than others, as that queue knows no order.
+    pub const fn patient(mut self, patient: bool) -> Self {
+        self.patient = patient;
+        self
+    }
+
     /// What has to be done before the task is ready. Health is answered meanwhile. If it fails, the
     /// server ends, and says why.
     pub fn prewarm<E: Into<BoxError>>(
@@ -285,6 +298,7 @@ struct Common {
     welcome: Option<Welcome>,
     goodbye_spread: Duration,
     introduces: bool,
+    patient: bool,
     counters: Arc<Counters>,
     http: Http,
     #[cfg(feature = "tls")]
@@ -348,6 +362,7 @@ where
             welcome: self.welcome,
             goodbye_spread: self.goodbye_spread,
             introduces: self.introduces,
+            patient: self.patient,
             counters: self.counters,
             #[cfg(feature = "tls")]
             tls: self.tls,
@@ -403,7 +418,15 @@ where
                 common.life.ready();
             }
             (io, address) = next(&mut listener, &mut backoff, &common.counters) => {
-                let Some((peer, held)) = admit(common, address) else {
+                let admitted = tokio::select! {
+                    biased;
+                    admitted = admit_in_turn(common, address) => admitted,
+                    () = &mut draining => {
+                        L::refuse(io);
+                        return Ok(());
+                    }
+                };
+                let Some((peer, held)) = admitted else {
                     L::refuse(io);
                     continue;
                 };
@@ -440,40 +463,60 @@ async fn next<L: Listener>(
     }
 }
 
-/// Asks the gate.
-fn admit(common: &Common, address: Option<SocketAddr>) -> Option<(Peer, Arc<peer::Held>)> {
-    let held = match (&common.welcome, address) {
-        (Some(welcome), Some(address)) => {
-            let held = welcome(address);
-            if held.is_none() {
-                common.counters.refused_address.fetch_add(1, Relaxed);
+/// What a connection has that was taken.
+type Admitted = (Peer, Arc<peer::Held>);
+
+/// How long to wait before the gate is asked again for one that came too fast. At the rates that
+/// gates allow there are some tokens more by then.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Asks the gate, until it is not for their pace that it refuses if that is to be waited for.
+async fn admit_in_turn(common: &Common, address: Option<SocketAddr>) -> Option<Admitted> {
+    let counters = &common.counters;
+    loop {
+        match admit(common, address) {
+            Ok(admitted) => {
+                counters.accepted.fetch_add(1, Relaxed);
+                return Some(admitted);
+            }
+            Err(Unwelcome::Gate(ConnectionLimit::AcceptRate)) if common.patient => {
+                tokio::time::sleep(TURN).await;
+            }
+            Err(unwelcome) => {
+                let counter = match unwelcome {
+                    Unwelcome::Address => &counters.refused_address,
+                    Unwelcome::Gate(ConnectionLimit::AcceptRate) => &counters.refused_rate,
+                    Unwelcome::Gate(_) => &counters.refused_open,
+                };
+                counter.fetch_add(1, Relaxed);
                 return None;
             }
-            held
         }
+    }
+}
+
+/// Why a connection is not taken.
+enum Unwelcome {
+    /// Its address has as many as it may.
+    Address,
+    Gate(ConnectionLimit),
+}
+
+/// Asks the gate.
+fn admit(common: &Common, address: Option<SocketAddr>) -> Result<Admitted, Unwelcome> {
+    let guest = match (&common.welcome, address) {
+        (Some(welcome), Some(address)) => Some(welcome(address).ok_or(Unwelcome::Address)?),
         _ => None,
     };
     let class = match (&common.classify, address) {
         (Some(classify), Some(address)) => classify(address),
         _ => None,
     };
-    let counters = &common.counters;
-    match common.gate.accept(class, common.clock.now()) {
-        Ok(()) => {
-            counters.accepted.fetch_add(1, Relaxed);
-            let place = Place::new(Arc::clone(&common.gate));
-            let held = Arc::new(peer::Held { _place: place, _guest: held });
-            Some((Peer::new(address, class, &held), held))
-        }
-        Err(refused) => {
-            let counter = match refused.limit {
-                ConnectionLimit::AcceptRate => &counters.refused_rate,
-                _ => &counters.refused_open,
-            };
-            counter.fetch_add(1, Relaxed);
-            None
-        }
-    }
+    let asked = common.gate.accept(class, common.clock.now());
+    asked.map_err(|refused| Unwelcome::Gate(refused.limit))?;
+    let place = Place::new(Arc::clone(&common.gate));
+    let held = Arc::new(peer::Held { _place: place, _guest: guest });
+    Ok((Peer::new(address, class, &held), held))
 }
 
 async fn secure_and_run<I, M, S, B>(
@@ -519,9 +562,15 @@ fn default_gate() -> Arc<ConnectionGate> {
     Arc::new(ConnectionGate::new(ConnectionLimits::default()).unwrap())
 }
 
+/// How much of one answer HTTP/2 keeps that its peer has not let through: as much as a window has
+/// if nobody says, so that who takes all of it at once does not wait for more to be read. hyper's
+/// 400 KiB, times as many streams as there may be, are 80 MiB for one connection that reads nothing.
+const SEND_BUFFER_MAX: usize = 64 * 1024;
+
 /// hyper with all limits set.
 fn http(executor: Executor, limits: &Limits) -> Http {
-    let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(executor));
+    let streams = Streams::new(executor, limits.stall_max);
+    let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(streams));
     // How long headers may take is seen to by whoever ends idle connections.
     http1.header_read_timeout(None).max_buf_size(limits.h1_buffer_max);
     if let Some(headers) = limits.h1_headers_max {
@@ -530,6 +579,7 @@ fn http(executor: Executor, limits: &Limits) -> Http {
     http2
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.h2_streams_max)
+        .max_send_buf_size(SEND_BUFFER_MAX)
         .max_header_list_size(limits.h2_header_list_max)
         .max_pending_accept_reset_streams(limits.h2_resets_max)
         .max_local_error_reset_streams(limits.h2_errors_max)

@@ -30,8 +30,8 @@
 
 use super::connection::Shared;
 use super::io::Transport;
+use super::stream::Streams;
 use super::{BoxError, Common};
-use crate::executor::Executor;
 use core::mem::{MaybeUninit, replace};
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -53,7 +53,7 @@ const FIRST_READ: usize = 2048;
 /// hyper's builders.
 pub(super) struct Http {
     pub(super) http1: http1::Builder,
-    pub(super) http2: http2::Builder<Executor>,
+    pub(super) http2: http2::Builder<Streams>,
 }
 
 /// A connection, to be polled until it ends.
@@ -69,7 +69,7 @@ pub(super) struct Protocol<'a, I, S: HttpService<Incoming>> {
 }
 
 type Http1<I, S> = http1::UpgradeableConnection<TokioIo<Transport<I>>, S>;
-type Http2<I, S> = http2::Connection<TokioIo<Transport<I>>, S, Executor>;
+type Http2<I, S> = http2::Connection<TokioIo<Transport<I>>, S, Streams>;
 
 enum State<I, S: HttpService<Incoming>> {
     /// With what has come of a request, or of HTTP/2's greeting.
@@ -109,7 +109,12 @@ where
             State::Http1(_) => self.tell_end = true,
             State::Http2(connection) => connection.as_mut().graceful_shutdown(),
             state => {
-                if let State::Resting { transport, service, came } = replace(state, State::Over) {
+                if let State::Resting { mut transport, service, came } = replace(state, State::Over)
+                {
+                    // Thousands may rest when a task leaves, and each would have to be waited for.
+                    if came.is_empty() {
+                        transport.settle();
+                    }
                     self.end(transport, service, came);
                 }
             }
@@ -170,6 +175,9 @@ where
         let (service, came) = (parts.service, parts.read_buf.to_vec());
         if self.ending {
             return self.end(transport, service, came);
+        }
+        if !came.is_empty() {
+            self.shared.activity.hear();
         }
         self.shared.rest.begin();
         self.common.counters.rested.fetch_add(1, Relaxed);

@@ -73,6 +73,35 @@ async fn a_burst_is_taken_as_far_as_it_may_go_and_then_a_few_a_second() {
     assert_eq!(open[0].get("/").await.status, 200);
 }
 
+/// Nobody is turned away for coming too fast who may wait, and nobody is taken before their turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_patient_wait_for_their_turn() {
+    let (clock, hand) = Clock::manual();
+    let gate = gate(1_000, 5, 20, [100, 100, 100, 100]);
+    let set = |serve: tidegate::serve::Serve<_, _>| {
+        serve.connections(Arc::clone(&gate)).clock(clock).patient(true)
+    };
+    let server = Server::with(slow().0, set).await;
+    let count = |counter: &AtomicU64| counter.load(Relaxed);
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        open.push(server.connect().await);
+    }
+    for client in &mut open {
+        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    }
+    // 20 at once and 5 a second from then on: the last has its turn after 16 seconds.
+    for (answered, client) in open.iter_mut().enumerate() {
+        if answered >= 20 && answered % 5 == 0 {
+            until(|| count(&server.counters.accepted) == answered as u64).await;
+            hand.advance(Duration::from_secs(1));
+        }
+        assert_eq!(client.answer().await.unwrap().status, 200, "{answered}");
+    }
+    assert_eq!(count(&server.counters.accepted), 100);
+    assert_eq!(count(&server.counters.refused_rate), 0);
+}
+
 /// A connection from this address of the loopback network.
 async fn connect_from(from: &str, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4().unwrap();

@@ -12,16 +12,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEADERS: u8 = 1;
+pub(crate) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
-const END_STREAM_AND_HEADERS: u8 = 5;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const END_STREAM_AND_HEADERS: u8 = 5;
 /// `GET http://a/`, in HPACK.
-const GET: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'a'];
+pub(crate) const GET: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'a'];
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
     frame.extend(stream.to_be_bytes());
@@ -29,7 +30,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-async fn connect(server: &Server) -> TcpStream {
+pub(crate) async fn connect(server: &Server) -> TcpStream {
     let mut io = soon(TcpStream::connect(server.address)).await.unwrap();
     let hello = [GREETING, &frame(SETTINGS, 0, 0, &[])].concat();
     soon(io.write_all(&hello)).await.unwrap();
@@ -37,7 +38,7 @@ async fn connect(server: &Server) -> TcpStream {
 }
 
 /// The payload of the next frame of this kind; nothing if the connection ends before.
-async fn next(io: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
+pub(crate) async fn next(io: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
     loop {
         let mut head = [0; 9];
         soon(io.read_exact(&mut head)).await.ok()?;
@@ -259,4 +260,40 @@ async fn an_answer_that_waits_for_its_reader_is_not_cut_before_the_end_of_the_dr
     let counters = std::sync::Arc::clone(&server.counters);
     server.ended().await.unwrap();
     assert_eq!(counters.cut.load(Relaxed), 1);
+}
+
+/// A body of which there is always more, and who holds it.
+fn endless(held: &std::sync::Arc<()>) -> axum::Router {
+    let held = std::sync::Arc::clone(held);
+    let endless = move || async move {
+        let piece = move |()| {
+            let _held = &held;
+            Ok::<_, Infallible>(bytes::Bytes::from_static(&[b'x'; 1_024]))
+        };
+        axum::body::Body::from_stream(futures_util::StreamExt::map(
+            futures_util::stream::repeat(()),
+            piece,
+        ))
+    };
+    axum::Router::new().route("/", axum::routing::get(endless))
+}
+
+/// Of a window that was never opened, and of one that is full, nothing is heard any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_takes_nothing_is_reset() {
+    let mut limits = Limits::default();
+    limits.stall_max = Some(Duration::from_millis(100));
+    for window in [0_u32, 20_000] {
+        let held = std::sync::Arc::new(());
+        let server = Server::with(endless(&held), |serve| serve.limits(limits)).await;
+        let mut io = soon(TcpStream::connect(server.address)).await.unwrap();
+        // SETTINGS_INITIAL_WINDOW_SIZE.
+        let windows = [&[0, 4][..], &window.to_be_bytes()].concat();
+        let hello = [GREETING, &frame(SETTINGS, 0, 0, &windows)].concat();
+        soon(io.write_all(&hello)).await.unwrap();
+        soon(io.write_all(&frame(HEADERS, END_STREAM_AND_HEADERS, 1, GET))).await.unwrap();
+        let reset = next(&mut io, RST_STREAM).await.expect("the stream only");
+        assert_eq!(reset.len(), 4);
+        drop(server);
+    }
 }

@@ -13,6 +13,7 @@ mod grpc;
 mod http2;
 mod identity;
 mod limits;
+mod linger;
 mod rest;
 mod signals;
 mod tls;

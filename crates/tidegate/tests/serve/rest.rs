@@ -201,10 +201,23 @@ async fn time_for_headers_runs_while_it_rests() {
     // Long enough for a request to come and be answered, on any machine.
     limits.header_timeout = Duration::from_secs(3);
     let server = Server::with(slow().0, |serve| serve.limits(limits)).await;
-    resting(&server).await.closed().await;
     let mut client = resting(&server).await;
     client.send("GET / HT").await;
     client.closed().await;
+}
+
+/// Whoever has asked before may be idle for longer than headers may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_is_not_late() {
+    let mut limits = soon_tired();
+    limits.header_timeout = Duration::from_secs(3);
+    limits.idle_max = Some(Duration::from_secs(3_600));
+    let server = Server::with(slow().0, |serve| serve.limits(limits)).await;
+    let mut idle = resting(&server).await;
+    let mut begun = resting(&server).await;
+    begun.send("GET / HT").await;
+    begun.closed().await;
+    assert_eq!(idle.get("/").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
