@@ -32,6 +32,11 @@ use tidegate_wire::protocol::Protocol;
 /// What the cost of a request is called: CPU time of the reference machine, in seconds.
 pub const COST_NAME: &str = "cpu";
 
+/// The named metric of a load report that tells how many requests are in flight.
+pub const METRIC_RIF: &str = "tidegate.rif";
+/// The one that tells how long requests have taken of late, in seconds.
+pub const METRIC_LATENCY: &str = "tidegate.latency_seconds";
+
 /// When answers carry a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {

@@ -9,6 +9,7 @@
 
 use super::Inner;
 use super::remote::RemoteTicker;
+use crate::metrics::Answers;
 use crate::signals::Tick;
 use core::time::Duration;
 use std::sync::Arc;
@@ -37,11 +38,13 @@ pub(super) struct Ticker {
     cpus: f64,
     totals: Totals,
     counts: Counts,
-    failed: u64,
+    answers: Answers,
     at: Timestamp,
     rps: Rate,
     eps: Rate,
     cpu: Average,
+    /// Seconds that requests have taken.
+    latency: Average,
     slow: Slow,
     /// Where the work is done elsewhere.
     pub(super) remote: Option<RemoteTicker>,
@@ -65,11 +68,12 @@ impl Ticker {
             cpus: 0.0,
             totals,
             counts: task.gate.counts(),
-            failed: 0,
+            answers: Answers::default(),
             at: now,
             rps: Rate::new(REPORT_TAU, now),
             eps: Rate::new(REPORT_TAU, now),
             cpu: Average::new(REPORT_TAU),
+            latency: Average::new(REPORT_TAU),
             slow: Slow {
                 totals,
                 usage: UsageMeter::new(task.gate.quota(), now),
@@ -109,6 +113,8 @@ impl Ticker {
         observed.plan = Some(plan);
         observed.cpus = tick.cpus;
         observed.delay = tick.delay;
+        observed.latency =
+            self.latency.get().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     }
 
     fn count_cpus(&mut self, task: &Inner, cpus: f64) {
@@ -128,9 +134,12 @@ impl Ticker {
         let last = core::mem::replace(&mut self.counts, counts);
         let done = counts.completed().wrapping_sub(last.completed());
         self.rps.add_since_last(done as f64, now);
-        let failed = task.counting.failed();
-        let failures = failed.wrapping_sub(core::mem::replace(&mut self.failed, failed));
-        self.eps.add_since_last(failures as f64, now);
+        let answers = task.counting.answers();
+        let answered = answers.since(&core::mem::replace(&mut self.answers, answers));
+        self.eps.add_since_last(answered.failed as f64, now);
+        if answered.done > 0 {
+            self.latency.record(answered.nanos as f64 / 1e9 / answered.done as f64, now);
+        }
         let elapsed = now.since(core::mem::replace(&mut self.at, now)).as_secs_f64();
         let used = match &self.remote {
             Some(remote) => remote.used(),
