@@ -131,8 +131,8 @@ async fn our_servers_answer_probes() {
     assert!(seen <= all.sum, "{seen:?} {all:?}");
 }
 
-/// All of it together: a balancer that probes finds the server that has nothing to do. On one thread,
-/// as answers to probes are for the thread on which they arrive.
+/// All of it together: a balancer that probes finds the server that has nothing to do. On one
+/// thread, as answers to probes are for the thread on which they arrive.
 #[tokio::test]
 async fn a_prequal_balancer_finds_the_idle_one_of_our_servers() {
     let go_on = Arc::new(Semaphore::new(0));
