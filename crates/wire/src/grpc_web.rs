@@ -132,7 +132,9 @@ impl Scan {
             } else {
                 let (part, rest) = data.split_at(data.len().min(self.left as usize));
                 if self.head[0] & TRAILERS != 0 {
-                    part.iter().for_each(|byte| self.letter(*byte));
+                    for byte in part {
+                        self.letter(*byte);
+                    }
                 }
                 self.left -= part.len() as u32;
                 data = rest;

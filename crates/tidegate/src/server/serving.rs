@@ -59,6 +59,7 @@ pub(super) enum Turn {
 /// It is moved from the future to the body, and both through whatever is around them. So what does
 /// not change and is asked for once stands in the context, which stays where it is.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is found out at a moment of its own")]
 pub(super) struct Serving {
     /// Gone once it was given back.
     permit: Option<Permit>,

@@ -20,7 +20,7 @@ fn whole(status: &str) -> Vec<u8> {
 }
 
 /// In pieces of three bytes, which are no piece of anything.
-fn body(bytes: Vec<u8>) -> Body {
+fn body(bytes: &[u8]) -> Body {
     let pieces: Vec<_> = bytes.chunks(3).map(Bytes::copy_from_slice).collect();
     Body::from_stream(futures_util::stream::iter(pieces.into_iter().map(Ok::<_, Infallible>)))
 }
@@ -43,7 +43,8 @@ async fn the_status_in_the_body_tells_how_a_call_ended() {
         for version in VERSIONS {
             let task = Task::builder("test").build().unwrap();
             let answer = bytes.clone();
-            let call = get(move || async move { ([("content-type", content_type)], body(answer)) });
+            let call =
+                get(move || async move { ([("content-type", content_type)], body(&answer)) });
             let router = Router::new().route("/a.B/C", call).layer(task.layer());
             let mut client = Client::connect(serve(router).await, version).await;
             let request = http::Request::get("http://localhost/a.B/C").header("host", "localhost");
