@@ -57,6 +57,8 @@ pub(crate) struct Context {
     pub(crate) degrade: bool,
     /// Whether its answer has no body on the wire, whatever the handler gives.
     pub(crate) bodiless: bool,
+    /// Whether the trailers of its answer are in the body.
+    pub(crate) grpc_web: bool,
     /// The decision that let it in.
     pub(crate) id: DecisionId,
     /// When that was.
@@ -87,6 +89,7 @@ impl Context {
             attempt: 1,
             degrade: false,
             bodiless: false,
+            grpc_web: false,
             id: DecisionId(0),
             began: Timestamp::ZERO,
             unknown: None,

@@ -1,8 +1,8 @@
 //! What the task says about itself with every answer: ORCA, in band.
 //!
-//! The report of a tick is the same for all answers, so it is encoded once, when it is made
-//! (10 to 50 ms), and answers carry a copy of the header's value, which is a count of references.
-//! Only what the request itself has cost is not the same:
+//! The report of a moment is the same for all answers, so it is encoded once, when it is made, and
+//! answers carry a copy of the header's value, which is a count of references; HTTP/2 sends what it
+//! has sent before as a number. Only what the request itself has cost is not the same:
 //!
 //! ```text
 //! base64(report + cost) = base64(report) + base64(cost)      if the report is 3n bytes long
@@ -14,6 +14,8 @@
 //! **Over HTTP/2** a header that is new each time would be put into a table at both ends, where it
 //! pushes out what is of use and is compared with whatever comes after. So a value with a cost is
 //! marked as one that never comes again; HTTP/2's word for that is *sensitive*.
+//!
+//! Where hardly anybody looks at the cost, [`LoadReports::cost`] keeps it for those who ask.
 //!
 //! Where they go: into the trailers of gRPC, or the headers if there are none. Over HTTP they go
 //! into the headers, if the request asks by `endpoint-load-metrics-format: BIN`, `JSON` or `TEXT`;
@@ -32,6 +34,11 @@ use tidegate_wire::protocol::Protocol;
 /// What the cost of a request is called: CPU time of the reference machine, in seconds.
 pub const COST_NAME: &str = "cpu";
 
+/// The named metric of a load report that tells how many requests are in flight.
+pub const METRIC_RIF: &str = "tidegate.rif";
+/// The one that tells how long requests have taken of late, in seconds.
+pub const METRIC_LATENCY: &str = "tidegate.latency_seconds";
+
 /// When answers carry a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
@@ -49,19 +56,19 @@ pub enum When {
 pub struct LoadReports {
     grpc: When,
     http: When,
-    cost: bool,
+    cost: When,
 }
 
 impl Default for LoadReports {
-    /// Over gRPC all of them, with cost; over HTTP those that were asked for.
+    /// Over gRPC all of them, over HTTP those that were asked for; all with cost.
     fn default() -> Self {
-        Self { grpc: When::Always, http: When::Asked, cost: true }
+        Self { grpc: When::Always, http: When::Asked, cost: When::Always }
     }
 }
 
 impl LoadReports {
     /// None at all: for services that face strangers.
-    pub const NEVER: Self = Self { grpc: When::Never, http: When::Never, cost: false };
+    pub const NEVER: Self = Self { grpc: When::Never, http: When::Never, cost: When::Never };
 
     /// Over gRPC.
     pub const fn grpc(mut self, when: When) -> Self {
@@ -75,8 +82,10 @@ impl LoadReports {
         self
     }
 
-    /// Whether with what the request has cost (`request_cost.cpu`, in seconds).
-    pub const fn cost(mut self, cost: bool) -> Self {
+    /// When with what the request has cost (`request_cost.cpu`, in seconds). To tell everybody
+    /// makes each answer's report a new one, to be encoded and sent in full. [`When::Asked`] is for
+    /// services whose callers do not look at it; a proxy before them learns it from them.
+    pub const fn cost(mut self, cost: When) -> Self {
         self.cost = cost;
         self
     }
@@ -95,7 +104,12 @@ impl LoadReports {
             When::Always if protocol == Protocol::Grpc => Format::Binary,
             When::Always => asked.unwrap_or_default(),
         };
-        Some(Wanted { format, cost: self.cost })
+        let cost = match self.cost {
+            When::Never => false,
+            When::Asked => asked.is_some(),
+            When::Always => true,
+        };
+        Some(Wanted { format, cost })
     }
 }
 
@@ -239,6 +253,10 @@ mod tests {
         let format = |reports: LoadReports, protocol, asked| {
             reports.wanted(protocol, asked).map(|wanted| wanted.format)
         };
+        let cost = |when, asked| default.cost(when).wanted(Protocol::Grpc, asked).unwrap().cost;
+        let found = [When::Never, When::Asked, When::Always];
+        let found = found.map(|when| (cost(when, silent), cost(when, asks)));
+        assert_eq!(found, [(false, false), (false, true), (true, true)]);
         for (reports, protocol, asked, expected) in [
             (default, Protocol::Grpc, silent, Some(Format::Binary)),
             (default, Protocol::Grpc, asks, Some(Format::Binary)),

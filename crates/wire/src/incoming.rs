@@ -9,6 +9,7 @@ use crate::criticality::{Claims, Source};
 use crate::customer::Peer;
 use crate::deadline::Deadlines;
 use crate::faults::{Fault, Faults};
+use crate::grpc_web::is_grpc_web;
 use crate::headers::CRITICALITY;
 use crate::orca::Format;
 use crate::priority::{self, Urgency};
@@ -23,6 +24,8 @@ use tidegate_core::Criticality;
 pub struct Incoming {
     /// How it wants to be answered.
     pub protocol: Protocol,
+    /// Whether it is gRPC for browsers, whose answers have their trailers in the body.
+    pub grpc_web: bool,
     /// The criticality that it claims.
     pub criticality: Option<Criticality>,
     /// Which try it is, from 1.
@@ -84,6 +87,7 @@ impl Incoming {
                 _ => {}
             }
         }
+        let grpc_web = content_type.is_some_and(is_grpc_web);
         let protocol = protocol
             .unwrap_or_else(|| content_type.map_or(Protocol::Http, Protocol::of_content_type));
         // What the metadata say counts in gRPC, which may not be known before the last header.
@@ -99,6 +103,7 @@ impl Incoming {
         let load_format = load_format.and_then(Format::asked);
         Self {
             protocol,
+            grpc_web,
             criticality,
             attempt,
             deadline,
@@ -156,6 +161,7 @@ mod tests {
             incoming,
             Incoming {
                 protocol: Protocol::Grpc,
+                grpc_web: false,
                 criticality: Some(Criticality::CriticalPlus),
                 attempt: 2,
                 deadline: Some(Duration::from_millis(250)),
@@ -203,7 +209,7 @@ mod tests {
                 (0..11_usize, prop::sample::select(vec![
                     "1", "0", "3", "x", "1S", "20m", "CRITICAL", "sheddable", "a=b",
                     "criticality=CRITICAL_PLUS", "criticality=%", "a=b,criticality=SHEDDABLE;p",
-                    "application/grpc", "text/plain", "JSON", "text",
+                    "application/grpc", "application/grpc-web", "text/plain", "JSON", "text",
                 ])),
                 0..14,
             ),
@@ -233,6 +239,8 @@ mod tests {
             let format = map.get(&headers::ENDPOINT_LOAD_METRICS_FORMAT);
             let format = format.and_then(|value| Format::asked(value.as_bytes()));
             prop_assert_eq!(incoming.load_format, format);
+            let browser = map.get(CONTENT_TYPE).is_some_and(|v| is_grpc_web(v.as_bytes()));
+            prop_assert_eq!(incoming.grpc_web, browser);
             let told = Incoming::read(&map, Protocol::of(&map));
             prop_assert_eq!(Incoming::of(&map), told);
         }

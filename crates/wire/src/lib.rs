@@ -50,6 +50,7 @@ pub mod deadline;
 pub mod edge;
 pub mod faults;
 pub mod grpc;
+pub mod grpc_web;
 pub mod headers;
 pub mod health;
 pub mod incoming;

@@ -20,6 +20,7 @@ use tidegate_core::decision::Advice;
 use tidegate_core::{Criticality, Outcome};
 use tidegate_wire::customer::{Identities, Peer, SpiffeId};
 use tidegate_wire::faults::{Fault, Faults};
+use tidegate_wire::grpc_web::Scan;
 use tidegate_wire::health::{Answer, Question, SIZE};
 use tidegate_wire::incoming::Incoming;
 use tidegate_wire::orca::{self, Format, OrcaLoadReport};
@@ -590,6 +591,33 @@ fn datagrams() {
                 assert!((again.rps - answer.rps).abs() < 1e-2, "{answer:?}");
                 let numbers = [answer.rps, answer.eps, answer.cpu_utilization];
                 assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0));
+            }
+        }
+    });
+}
+
+/// A body that is read in two says the same as in one, and nothing breaks either.
+#[test]
+fn grpc_web() {
+    const WORDS: &[&str] = &[
+        "\0\0\0\0\x02",
+        "\u{80}",
+        "grpc-status:",
+        "13",
+        "\r\n",
+        "gAAAAA9ncnBjLXN0YXR1czo1DQo=",
+        "=",
+    ];
+    fuzz!("grpc_web", WORDS, |input| {
+        for content_type in ["application/grpc-web", "application/grpc-web-text"] {
+            let mut whole = Scan::new(content_type.as_bytes());
+            whole.take(input);
+            for at in [1, input.len() / 2] {
+                let (first, second) = input.split_at(at.min(input.len()));
+                let mut halves = Scan::new(content_type.as_bytes());
+                halves.take(first);
+                halves.take(second);
+                assert_eq!(halves.code(), whole.code());
             }
         }
     });

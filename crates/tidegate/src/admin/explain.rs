@@ -199,7 +199,10 @@ impl Decision {
                 if let Some(higher) = higher {
                     to.change(format!("a higher criticality: {higher} is shed later"));
                 }
-                to.change("another task of this service, which may have room".to_owned());
+                let told = refusal.answer.as_ref().map(|answer| answer.advice);
+                if told != Some(Advice::DontRetry) {
+                    to.change("another task of this service, which may have room".to_owned());
+                }
             }
             Reason::OutOfQuota => {
                 if let Some(Grounds::Other(Cause::Quota { opens_in })) = &refusal.grounds {
@@ -450,6 +453,19 @@ mod tests {
                 "? another task of this service, which may have room",
             ]
         );
+    }
+
+    #[test]
+    fn whoever_is_told_not_to_retry_is_not_sent_to_another_task() {
+        let elsewhere = |advice| {
+            let mut refused = refusal(Reason::Overloaded, None);
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            refused.answer = Some(Answer::new(status, &HeaderMap::new(), advice));
+            let lines = lines(What::Refused(refused));
+            lines.iter().any(|line| line.contains("another task"))
+        };
+        assert!(elsewhere(Advice::RetryElsewhere));
+        assert!(!elsewhere(Advice::DontRetry));
     }
 
     #[test]

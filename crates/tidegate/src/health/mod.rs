@@ -10,8 +10,9 @@
 //! A task that says that it is not ready because it is overloaded sends its load to the others,
 //! until they say so too.
 //!
-//! Every answer carries the load report, if [`Health::load`] was given one: whoever only asks for
-//! health, because it has sent nothing for a while, then knows the load as well. In gRPC that is a
+//! Every answer carries the load report, if [`Health::task`] or [`Health::load`] was given one:
+//! whoever only asks for health, because it has sent nothing for a while, then knows the load as
+//! well, and whoever probes how many requests are in flight. In gRPC that is a
 //! trailer, where its clients look for it. Those who want reports more often than they ask can have
 //! a stream of them: `LoadReports`, with the feature `tonic`.
 //!
@@ -44,6 +45,7 @@ pub use reports::LoadReports;
 pub use trailer::WithLoad;
 
 use crate::life::Life;
+use crate::task::Task;
 use bytes::Bytes;
 use core::convert::Infallible;
 use core::fmt;
@@ -54,6 +56,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::Full;
 use std::sync::Arc;
 use tidegate_wire::headers::X_ENVOY_IMMEDIATE_HEALTH_CHECK_FAIL;
+use tidegate_wire::orca::{self, Format};
 use tower_service::Service;
 
 /// The path of [`Health`] that asks whether the process runs.
@@ -103,6 +106,14 @@ impl Health {
     ) -> Self {
         self.load = Some(Arc::new(load));
         self
+    }
+
+    /// The load report is that of `task`, with what probes want to know: see
+    /// [`Task::probe_report`].
+    #[must_use]
+    pub fn task(self, task: &Task) -> Self {
+        let task = task.clone();
+        self.load(move || orca::encode(&task.probe_report(), Format::Binary).ok())
     }
 
     /// The names of services that gRPC's health may be asked for, besides the whole task (which has

@@ -196,18 +196,35 @@ impl Counting {
         totals
     }
 
-    /// How many answers have failed.
-    pub(crate) fn failed(&self) -> u64 {
-        self.totals()[cell::FAILED]
+    pub(crate) fn answers(&self) -> Answers {
+        let totals = self.totals();
+        let latencies = &totals[cell::LATENCIES..cell::LATENCY_SUM];
+        Answers {
+            done: latencies.iter().fold(0, |sum, count| sum.wrapping_add(*count)),
+            nanos: totals[cell::LATENCY_SUM],
+            failed: totals[cell::FAILED],
+        }
     }
 }
 
-/// How many requests were done so far, and how long they took together, in nanoseconds.
-pub(crate) fn answers(task: &Inner) -> (u64, u64) {
-    let totals = task.counting.totals();
-    let done =
-        totals[cell::LATENCIES..cell::LATENCY_SUM].iter().fold(0, |a: u64, b| a.wrapping_add(*b));
-    (done, totals[cell::LATENCY_SUM])
+/// Counts of answers, so far or since.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Answers {
+    pub(crate) done: u64,
+    /// How long they took together.
+    pub(crate) nanos: u64,
+    pub(crate) failed: u64,
+}
+
+impl Answers {
+    /// What came since `earlier`.
+    pub(crate) const fn since(&self, earlier: &Self) -> Self {
+        Self {
+            done: self.done.wrapping_sub(earlier.done),
+            nanos: self.nanos.wrapping_sub(earlier.nanos),
+            failed: self.failed.wrapping_sub(earlier.failed),
+        }
+    }
 }
 
 /// Where the task stood at the last tick.
@@ -216,6 +233,8 @@ pub(crate) struct Observed {
     pub(crate) plan: Option<Plan>,
     pub(crate) cpus: f64,
     pub(crate) delay: Option<Duration>,
+    /// How long requests have taken of late.
+    pub(crate) latency: Option<Duration>,
     pub(crate) unattributed: Option<f64>,
     pub(crate) customers: Vec<(CustomerId, Usage)>,
 }

@@ -1,6 +1,8 @@
 //! Who is at the other end of a connection.
 
 use super::connection::Place;
+use crate::server::PeerIdentity;
+use crate::task::Task;
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -20,8 +22,18 @@ struct Inner {
     identity: Option<Box<str>>,
     secure: bool,
     remembered: OnceLock<Box<dyn Any + Send + Sync>>,
+    known: OnceLock<Box<Known>>,
     /// Its connection's place among those that there may be, for as long as that is there.
     place: Option<Weak<Held>>,
+}
+
+/// Who a peer is to a task, and to the next one that its requests have come to. Behind one listener
+/// there are as many tasks as somebody has made: one, or a few.
+#[derive(Debug)]
+struct Known {
+    task: u64,
+    identity: PeerIdentity,
+    next: OnceLock<Box<Self>>,
 }
 
 /// A connection's place among those that there may be. A connection that changes its protocol is no
@@ -83,6 +95,23 @@ impl Peer {
     /// Whether the connection is encrypted.
     pub fn is_secure(&self) -> bool {
         self.inner.secure
+    }
+
+    /// Who it is to `task`, which is looked up once: customers have other numbers, and peers other
+    /// ceilings, at the next.
+    #[inline]
+    pub(crate) fn known_to(&self, task: &Task) -> &PeerIdentity {
+        let mut place = &self.inner.known;
+        loop {
+            let known = place.get_or_init(|| {
+                let identity = task.peer(self.identity());
+                Box::new(Known { task: task.inner.id, identity, next: OnceLock::new() })
+            });
+            if known.task == task.inner.id {
+                return &known.identity;
+            }
+            place = &known.next;
+        }
     }
 
     /// What `make` finds out about this peer, once for all requests of its connection: to look a

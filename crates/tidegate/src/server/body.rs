@@ -102,7 +102,7 @@ impl<RB: http_body::Body<Data = Bytes>> Metered<RB> {
         match &mut frame {
             Some(Poll::Ready(Some(Ok(frame)))) => {
                 if let Some(data) = frame.data_ref() {
-                    serving.taken(data.len());
+                    serving.taken(data);
                 } else if let Some(trailers) = frame.trailers_mut() {
                     serving.trailers(trailers);
                 }

@@ -33,6 +33,7 @@ pub(super) struct Admitted<'a> {
     /// Whoever the connection says it is.
     pub(super) known: Option<&'a PeerIdentity>,
     pub(super) protocol: Protocol,
+    pub(super) grpc_web: bool,
     pub(super) method: Method,
     /// What the method is called.
     pub(super) name: &'a str,
@@ -62,6 +63,7 @@ pub(super) fn decide<B>(
         context.id = admitted.id;
         context.began = admitted.now;
         context.unknown = admitted.method.is_new.then(|| admitted.name.into());
+        context.grpc_web = admitted.grpc_web;
         context.bodiless = matches!(*request.method(), http::Method::HEAD | http::Method::CONNECT);
         let dear = admitted.cost >= WORTH_A_TURN;
         Serving::new(permit, context, protocol, wanted, request.version(), dear)
@@ -85,10 +87,8 @@ pub(super) fn judge<'a, B, T>(
     let protocol = incoming.protocol;
     let known = peer.or_else(|| request.extensions().get::<PeerIdentity>());
     #[cfg(feature = "hyper")]
-    let known = known.or_else(|| {
-        let peer = request.extensions().get::<crate::serve::Peer>()?;
-        peer.remember(|| task.peer(peer.identity()))
-    });
+    let known =
+        known.or_else(|| Some(request.extensions().get::<crate::serve::Peer>()?.known_to(task)));
     let peer = known.unwrap_or(&inner.stranger);
     let mut customer = peer.customer();
     if incoming.names_customer {
@@ -154,6 +154,7 @@ pub(super) fn judge<'a, B, T>(
                 customer,
                 known,
                 protocol,
+                grpc_web: incoming.grpc_web,
                 method,
                 name,
                 cost,

@@ -21,8 +21,8 @@ use crate::metrics::cell;
 use crate::report::Wanted;
 use crate::task::Inner;
 use core::task::Context as Waking;
-use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Response, StatusCode, Version};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use std::sync::Arc;
 use tidegate_core::Cost;
 use tidegate_core::admission::Permit;
@@ -30,6 +30,7 @@ use tidegate_core::decision::{Advice, Reason, Rejection};
 use tidegate_meter::Scope;
 use tidegate_wire::answer;
 use tidegate_wire::grpc::Code;
+use tidegate_wire::grpc_web::Scan;
 use tidegate_wire::headers::{GRPC_STATUS, X_TIDEGATE_DECISION};
 use tidegate_wire::protocol::Protocol;
 
@@ -58,6 +59,7 @@ pub(super) enum Turn {
 /// It is moved from the future to the body, and both through whatever is around them. So what does
 /// not change and is asked for once stands in the context, which stays where it is.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is found out at a moment of its own")]
 pub(super) struct Serving {
     /// Gone once it was given back.
     permit: Option<Permit>,
@@ -67,6 +69,8 @@ pub(super) struct Serving {
     version: Version,
     /// Whether it was answered, and not by a failure.
     good: bool,
+    /// Whether a piece of its work has begun and not come back: then it has panicked.
+    running: bool,
     /// Whether it is settled if its method gets an entry: the first to tell decides.
     entered: bool,
     owed: Owed,
@@ -74,6 +78,8 @@ pub(super) struct Serving {
     wanted: Option<Wanted>,
     /// Whether it is worth a turn.
     dear: bool,
+    /// Looks for the status in the body of an answer to a browser.
+    web: Option<Box<Scan>>,
     trace: Trace,
 }
 
@@ -95,18 +101,25 @@ impl Serving {
             protocol,
             version,
             good: false,
+            running: false,
             entered: false,
             owed: Owed::ToItsEnd,
             wanted,
             dear,
+            web: None,
         }
     }
 
     /// Runs a piece of the request's work.
     #[inline]
     pub(super) fn run<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        if core::mem::replace(&mut self.running, true) {
+            self.failed();
+        }
         let Self { scope, trace, .. } = self;
-        scope.run(|| saying(None, || trace.run(work)))
+        let done = scope.run(|| saying(None, || trace.run(work)));
+        self.running = false;
+        done
     }
 
     #[inline]
@@ -200,6 +213,10 @@ impl Serving {
         let body = if over {
             Body::ended(self)
         } else {
+            if !last && self.with_context(|context| context.grpc_web) == Some(true) {
+                let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+                self.web = Some(Box::new(Scan::new(content_type.unwrap_or_default())));
+            }
             self.owed = self.owes(head.status, &head.headers, &body);
             Body::theirs(body, self)
         };
@@ -235,11 +252,14 @@ impl Serving {
         }
     }
 
-    /// The server has taken so many bytes of the answer.
+    /// The server has taken this part of the answer.
     #[inline]
-    pub(super) const fn taken(&mut self, bytes: usize) {
+    pub(super) fn taken(&mut self, data: &[u8]) {
         if let Owed::Bytes(left) | Owed::OfBody(left) = &mut self.owed {
-            *left = left.saturating_sub(bytes as u64);
+            *left = left.saturating_sub(data.len() as u64);
+        }
+        if let Some(web) = &mut self.web {
+            web.take(data);
         }
     }
 
@@ -294,9 +314,10 @@ impl Serving {
         None
     }
 
-    /// The handler has failed without an answer.
+    /// The handler has failed without an answer, or its body has.
+    #[cold]
     pub(super) fn failed(&mut self) {
-        self.good = false;
+        (self.good, self.web) = (false, None);
         self.count(cell::FAILED);
     }
 
@@ -344,9 +365,27 @@ impl Serving {
         }
     }
 
+    /// The body of an answer to a browser is over, and may have told how it ended.
+    #[cold]
+    fn end_web(&mut self, scan: &Scan) {
+        let Some(code) = scan.code() else { return };
+        let trailers = HeaderMap::from_iter([(GRPC_STATUS.clone(), code.value())]);
+        self.good = !answer::is_failure(StatusCode::OK, &trailers, self.protocol);
+        if !self.good {
+            self.count(cell::FAILED);
+        }
+        self.enter(StatusCode::OK, &trailers);
+    }
+
     /// It is done. What happens after that is nobody's.
     pub(super) fn finish(&mut self) {
         let Some(permit) = self.permit.take() else { return };
+        if core::mem::take(&mut self.running) {
+            self.failed();
+        }
+        if let Some(scan) = self.web.take() {
+            self.end_web(&scan);
+        }
         let account = self.scope.account();
         let Some(context) = account.context::<Context>() else { return };
         let task = &context.task.inner;

@@ -12,6 +12,9 @@
 //! takes for done: counted as nothing, a program whose callers get copies would seem to do more
 //! than it can, by as much as there are copies.
 //!
+//! What never came to the program and was not answered either ([`Ticket::unserved`]) costs nobody
+//! anything, and says nothing of what requests cost.
+//!
 //! [`Task::admit`] gives a [`Ticket`], which is in flight until it is dropped, however the request
 //! ends.
 
@@ -286,6 +289,9 @@ impl Ticket {
 
     /// What it costs, as far as is known.
     fn cost(&self) -> Cost {
+        if self.unserved && !self.spared {
+            return Cost::ZERO;
+        }
         let found = || self.task.inner.remote.as_ref()?.classes.cost(self.class?);
         let thought = || self.permit.as_ref().map_or(Cost::ZERO, Permit::charged);
         self.said.or_else(found).unwrap_or_else(thought)
@@ -309,6 +315,8 @@ impl Drop for Ticket {
             }
             if self.spared {
                 lane.spare(permit, now);
+            } else if self.unserved {
+                lane.release(permit, now);
             } else {
                 lane.complete(permit.in_full(), self.method, cost, now);
             }
@@ -328,6 +336,7 @@ mod tests {
     use tidegate_core::admission::Controller;
     use tidegate_core::admission::shed::ShedConfig;
     use tidegate_core::attempts::AttemptsConfig;
+    use tidegate_core::quota::UsageMeter;
     use tidegate_core::signal::Reading;
 
     /// Asks for degraded answers from the beginning.
@@ -378,5 +387,34 @@ mod tests {
         assert_eq!(estimates(&task), [guess, guess]);
         let counts = task.gate().counts();
         assert_eq!((counts.worked(), counts.completed(), counts.inflight()), (guess, 1, 0));
+    }
+    /// Neither its customer nor the estimates know of it.
+    #[test]
+    fn what_the_program_never_had_costs_nobody_anything_and_teaches_nothing() {
+        let guess = Cost::from_millis(10);
+        let task = degrading(guess);
+        let (quota, begin) = (task.gate().quota(), task.clock().now());
+        let mut meter = UsageMeter::new(quota, begin);
+        let mut used = |later| {
+            let mut cpus = 0.0;
+            meter.collect(quota, begin + later, |_, usage| {
+                cpus += usage.used.iter().map(|rate| rate.as_cpus()).sum::<f64>();
+            });
+            cpus
+        };
+        let mut lost = ticket(&task);
+        assert_eq!(lost.cost(), guess);
+        lost.unserved();
+        assert_eq!(lost.cost(), Cost::ZERO);
+        drop(lost);
+        assert_eq!(estimates(&task), [guess, guess]);
+        let counts = task.gate().counts();
+        let counts = (counts.worked(), counts.completed(), counts.inflight());
+        assert_eq!(counts, (Cost::ZERO, 1, 0));
+        let snapshot = task.snapshot();
+        assert_eq!((snapshot.failed, snapshot.costs.sum), (1, Cost::ZERO));
+        assert_eq!(used(Duration::from_secs(1)), 0.0);
+        drop(ticket(&task));
+        assert!((used(Duration::from_secs(2)) - 0.01).abs() < 1e-6);
     }
 }

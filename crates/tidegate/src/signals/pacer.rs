@@ -2,7 +2,8 @@
 //!
 //! When a look is due is decided by [`Pace`]; here is what it takes to obey: whoever makes the
 //! plans says after each look how long to wait for work, and whoever lets requests in tells when
-//! enough of it has come. Telling takes a call of the system, and happens once from look to look.
+//! enough of it has come. Telling takes a call of the system, and happens once from look to look,
+//! and not at all while the sampler looks as often as it may.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -46,11 +47,11 @@ impl Pacer {
 
     /// After this look, waits so long.
     pub(crate) fn set_rest(&self, rest: Duration) {
-        self.rest.store(nanos(rest), Ordering::Relaxed);
+        self.rest.store(nanos(rest), Ordering::SeqCst);
     }
 
     pub(super) fn rest(&self) -> Duration {
-        Duration::from_nanos(self.rest.load(Ordering::Relaxed))
+        Duration::from_nanos(self.rest.load(Ordering::SeqCst))
     }
 
     /// After this look, so much work on one thread is worth another.
@@ -81,14 +82,15 @@ impl Pacer {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// Enough has come since the last look.
+    /// Enough has come since the last look. Says whether that woke the sampler.
     #[cold]
-    pub(crate) fn ask(&self) {
-        if !self.asked.swap(true, Ordering::AcqRel)
-            && let Some(sampler) = self.sampler.get()
-        {
-            sampler.unpark();
+    pub(crate) fn ask(&self) -> bool {
+        // Either it sees that it is asked, or here is seen how long it rests.
+        if self.asked.swap(true, Ordering::SeqCst) || self.rest() <= self.pace.tick() {
+            return false;
         }
+        let sampler = self.sampler.get();
+        sampler.inspect(|sampler| sampler.unpark()).is_some()
     }
 
     /// The sampler runs on this thread.
@@ -104,7 +106,7 @@ impl Pacer {
     }
 
     pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
+        self.asked.load(Ordering::SeqCst)
     }
 }
 
@@ -120,4 +122,24 @@ impl Drop for Paced {
 
 fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    /// To wake it is a call of the system, which is for nothing if it looks as soon as it may.
+    #[test]
+    fn a_sampler_is_woken_once_and_only_out_of_a_long_rest() {
+        let tick = Duration::from_millis(10);
+        let pacer = Pacer::new(Pace::new(tick));
+        pacer.begin();
+        assert_eq!([pacer.ask(), pacer.is_asked()], [false, true]);
+        pacer.looked();
+        pacer.set_rest(tick * Pace::CALM);
+        assert_eq!([pacer.is_asked(), pacer.ask(), pacer.ask()], [false, true, false]);
+        pacer.looked();
+        pacer.set_rest(tick);
+        assert_eq!([pacer.ask(), pacer.is_asked()], [false, true]);
+    }
 }

@@ -122,6 +122,14 @@ impl Lane {
         self.gate.complete(permit, thought, now);
     }
 
+    /// A request is done that was never served: it has cost nothing, and nothing is to be learnt
+    /// from it.
+    #[cold]
+    pub(crate) fn release(&mut self, permit: Permit, now: Timestamp) {
+        crate::metrics::count_cost(&mut self.counts, Cost::ZERO);
+        self.gate.complete(permit, Cost::ZERO, now);
+    }
+
     /// A request that began so long ago is done, and was good if it counts as anything.
     #[inline]
     pub(crate) fn ended(&mut self, took: Duration, good: Option<Criticality>) {

@@ -38,7 +38,7 @@ use crate::clock::Clock;
 use crate::events::{Event, Events};
 use crate::executor::Executor;
 use crate::metrics::{Counting, Observed, Snapshot};
-use crate::report::Reports;
+use crate::report::{METRIC_LATENCY, METRIC_RIF, Reports};
 use crate::server::{self, PeerIdentity, Turns};
 use crate::signals::{Handle, Health, Pacer};
 use crate::workplace::Remote;
@@ -79,7 +79,7 @@ pub struct QuotaSource {
 #[derive(Debug)]
 pub(crate) struct Inner {
     /// Tells tasks of one process apart.
-    id: u64,
+    pub(crate) id: u64,
     service: Box<str>,
     pub(crate) clock: Clock,
     pub(crate) executor: Executor,
@@ -270,6 +270,19 @@ impl Task {
     /// What the task says about itself at this moment.
     pub fn load_report(&self) -> OrcaLoadReport {
         self.inner.reports.report()
+    }
+
+    /// The same with what a probe wants to know: how many requests are in flight at this moment
+    /// ([`METRIC_RIF`]), and how long requests have taken in the last second or so
+    /// ([`METRIC_LATENCY`]), once there were any.
+    pub fn probe_report(&self) -> OrcaLoadReport {
+        let mut report = self.load_report();
+        let in_flight = self.inner.gate.counts().inflight() as f64;
+        report.named_metrics.insert(METRIC_RIF.to_owned(), in_flight);
+        if let Some(latency) = self.inner.observed().latency {
+            report.named_metrics.insert(METRIC_LATENCY.to_owned(), latency.as_secs_f64());
+        }
+        report
     }
 
     /// How the signals are doing; nothing if the task was built and not started.

@@ -4,7 +4,6 @@
 //! has to know, and what requests were found to cost.
 
 use super::Inner;
-use crate::metrics;
 use crate::signals::Signal;
 use crate::workplace::{Workplace, cells};
 use core::time::Duration;
@@ -168,8 +167,9 @@ impl Signal for Latency {
     }
 
     fn sample(&mut self, now: Timestamp) -> Option<Utilization> {
-        let (count, nanos) = metrics::answers(&*self.task.upgrade()?);
-        Utilization::new(self.gradient.record(Answers { count, nanos }, now)?).ok()
+        let answers = self.task.upgrade()?.counting.answers();
+        let answers = Answers { count: answers.done, nanos: answers.nanos };
+        Utilization::new(self.gradient.record(answers, now)?).ok()
     }
 
     // Once it is known what can be done, what is in flight says the same, and sooner.

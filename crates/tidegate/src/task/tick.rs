@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! signals, load, CPU used by requests  ->  the controller  ->  the gate
-//! rates, utilization                   ->  the load report, written once for all answers
+//! ten times a second:  rates, utilization  ->  the load report, written once for all answers
 //! every second:  CPU that nobody explains, what customers used
 //! every minute:  forget costs of methods that are not used
 //! ```
 
 use super::Inner;
 use super::remote::RemoteTicker;
+use crate::metrics::Answers;
 use crate::signals::Tick;
 use core::time::Duration;
 use std::sync::Arc;
@@ -23,6 +24,9 @@ use tidegate_wire::orca::OrcaLoadReport;
 
 /// Over how long reported rates are averaged: clients update their weights once a second.
 const REPORT_TAU: Duration = Duration::from_secs(1);
+/// How often a load report is made. Rates are averaged over ten times that; and over HTTP/2 one
+/// that stays is sent as a number, again and again.
+const REPORT_PERIOD: Duration = Duration::from_millis(100);
 /// Long against a poll, so that those which are running do not matter.
 const SHARES_PERIOD: Duration = Duration::from_secs(1);
 /// A method that is called once in a minute keeps its estimate.
@@ -37,11 +41,14 @@ pub(super) struct Ticker {
     cpus: f64,
     totals: Totals,
     counts: Counts,
-    failed: u64,
+    answers: Answers,
     at: Timestamp,
+    report_due: Timestamp,
     rps: Rate,
     eps: Rate,
     cpu: Average,
+    /// Seconds that requests have taken.
+    latency: Average,
     slow: Slow,
     /// Where the work is done elsewhere.
     pub(super) remote: Option<RemoteTicker>,
@@ -65,11 +72,13 @@ impl Ticker {
             cpus: 0.0,
             totals,
             counts: task.gate.counts(),
-            failed: 0,
+            answers: Answers::default(),
             at: now,
+            report_due: now,
             rps: Rate::new(REPORT_TAU, now),
             eps: Rate::new(REPORT_TAU, now),
             cpu: Average::new(REPORT_TAU),
+            latency: Average::new(REPORT_TAU),
             slow: Slow {
                 totals,
                 usage: UsageMeter::new(task.gate.quota(), now),
@@ -103,12 +112,15 @@ impl Ticker {
         pacer.set_rest(pace.rest(&seen, &plan, elapsed));
         pacer.set_worth(task.factor.cost_of(pace.worth(tick.cpus, pacer.threads())));
         task.events.tick(&task.gate, &plan, tick.now);
-        self.report(task, tick, &before);
+        self.measure(tick, &before);
+        self.report(task, tick);
         self.slow.tick(task, &totals, tick.now);
         let mut observed = task.observed();
         observed.plan = Some(plan);
         observed.cpus = tick.cpus;
         observed.delay = tick.delay;
+        observed.latency =
+            self.latency.get().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     }
 
     fn count_cpus(&mut self, task: &Inner, cpus: f64) {
@@ -122,15 +134,8 @@ impl Ticker {
         }
     }
 
-    fn report(&mut self, task: &Inner, tick: &Tick, before: &Totals) {
+    fn measure(&mut self, tick: &Tick, before: &Totals) {
         let now = tick.now;
-        let counts = task.gate.counts();
-        let last = core::mem::replace(&mut self.counts, counts);
-        let done = counts.completed().wrapping_sub(last.completed());
-        self.rps.add_since_last(done as f64, now);
-        let failed = task.counting.failed();
-        let failures = failed.wrapping_sub(core::mem::replace(&mut self.failed, failed));
-        self.eps.add_since_last(failures as f64, now);
         let elapsed = now.since(core::mem::replace(&mut self.at, now)).as_secs_f64();
         let used = match &self.remote {
             Some(remote) => remote.used(),
@@ -142,6 +147,24 @@ impl Ticker {
             && tick.cpus > 0.0
         {
             self.cpu.record(used.as_secs_f64() / (elapsed * tick.cpus), now);
+        }
+    }
+
+    fn report(&mut self, task: &Inner, tick: &Tick) {
+        let now = tick.now;
+        if now < self.report_due {
+            return;
+        }
+        self.report_due = now + REPORT_PERIOD;
+        let counts = task.gate.counts();
+        let last = core::mem::replace(&mut self.counts, counts);
+        let done = counts.completed().wrapping_sub(last.completed());
+        self.rps.add_since_last(done as f64, now);
+        let answers = task.counting.answers();
+        let answered = answers.since(&core::mem::replace(&mut self.answers, answers));
+        self.eps.add_since_last(answered.failed as f64, now);
+        if answered.done > 0 {
+            self.latency.record(answered.nanos as f64 / 1e9 / answered.done as f64, now);
         }
         let report = OrcaLoadReport {
             cpu_utilization: self.cpu.get().unwrap_or(0.0),

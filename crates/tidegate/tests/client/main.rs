@@ -5,6 +5,7 @@
 mod budget;
 mod faults;
 mod http;
+mod ours;
 mod tonic;
 
 use core::time::Duration;

@@ -62,7 +62,11 @@ impl Connection {
 
     /// The status and the body.
     async fn ask(&mut self, headers: &[(&str, &str)]) -> (u16, String) {
-        let mut text = "GET / HTTP/1.1\r\nhost: a\r\n".to_owned();
+        self.ask_for("/", headers).await
+    }
+
+    async fn ask_for(&mut self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+        let mut text = format!("GET {path} HTTP/1.1\r\nhost: a\r\n");
         for (name, value) in headers {
             text.extend([name, ": ", value, "\r\n"]);
         }
@@ -132,4 +136,32 @@ async fn requests_of_one_connection_are_charged_one_by_one() {
     assert_eq!(gateway.ask(&[]).await, (200, "- CRITICAL true".to_owned()));
     task.set_limits("blocked", Limits::UNLIMITED).unwrap();
     assert_eq!(blocked.ask(&[]).await, (200, "blocked CRITICAL false".to_owned()));
+}
+
+/// Two tasks behind one listener have numbers, customers and ceilings of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_task_knows_its_peers_by_itself() {
+    let (servers, clients) = (Authority::new(), Authority::new());
+    let first = task();
+    let identities = Identities::default()
+        .customer("spiffe://d.example/ns/{customer}/sa/*")
+        .unwrap()
+        .ceiling(SHOP, Criticality::Sheddable)
+        .unwrap();
+    let second = Task::builder("other")
+        .identities(identities)
+        .customer("other", Limits::UNLIMITED)
+        .customer("shop", Limits::UNLIMITED)
+        .build()
+        .unwrap();
+    let tls = server_tls(&servers, &clients, true);
+    let both = router(&first).nest("/second", router(&second));
+    let server = Server::with(both, |serve| serve.tls(tls)).await;
+    let mut shop = Connection::open(&server, &servers, &clients, SHOP).await;
+    for _ in 0..2 {
+        let plus = [("x-criticality", "CRITICAL_PLUS")];
+        assert_eq!(shop.ask(&plus).await, (200, "shop CRITICAL false".to_owned()));
+        let (status, body) = shop.ask_for("/second", &plus).await;
+        assert_eq!((status, body.as_str()), (200, "shop SHEDDABLE false"));
+    }
 }

@@ -204,7 +204,7 @@ async fn reports_go_to_those_who_ask() {
         assert!(report.request_cost.values().all(|&cost| cost > 0.0 && cost < 1.0));
     }
 
-    let always = LoadReports::default().http(When::Always).cost(false);
+    let always = LoadReports::default().http(When::Always).cost(When::Never);
     let task = Task::builder("test").load_reports(always).build().unwrap();
     let mut client = Client::connect(serve(hello(&task)).await, Version::H2c).await;
     let answer = client.get("/", &[]).await;

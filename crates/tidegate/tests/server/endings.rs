@@ -62,6 +62,50 @@ async fn a_handler_that_panics() {
             assert!(client.try_send(request(version)).await.is_err());
         }
         all_back(&task, ROUNDS).await;
+        assert_eq!(task.snapshot().failed, ROUNDS);
+    }
+}
+
+/// A panic is a failure as well where somebody catches it before the connection ends, where the
+/// handler is called, and where its body is read.
+#[tokio::test]
+async fn a_panic_is_a_failure_wherever_it_comes_from() {
+    use futures_util::FutureExt;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    let panics = || -> Body { resume_unwind(Box::new("on purpose")) };
+    let body = move || {
+        let parts = futures_util::stream::poll_fn(move |_| {
+            drop(panics());
+            std::task::Poll::Ready(Some(Ok::<_, std::convert::Infallible>(Bytes::new())))
+        });
+        Body::from_stream(parts)
+    };
+    let task = Task::builder("test").build().unwrap();
+    let layer = task.layer();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let path = request.uri().path().to_owned();
+        if path == "/call" {
+            drop(panics());
+        }
+        async move {
+            tokio::task::yield_now().await;
+            let body = if path == "/poll" { panics() } else { body() };
+            Ok::<_, std::convert::Infallible>(http::Response::new(body))
+        }
+    });
+    let mut service = tower::Layer::layer(&layer, service);
+    for (path, failed) in [("/call", 1), ("/poll", 2), ("/body", 3)] {
+        let request = http::Request::get(path).body(Body::empty()).unwrap();
+        let call = catch_unwind(AssertUnwindSafe(|| tower::Service::call(&mut service, request)));
+        if let Ok(call) = call
+            && let Ok(answer) = AssertUnwindSafe(call).catch_unwind().await
+        {
+            let read = AssertUnwindSafe(answer.unwrap().into_body().collect()).catch_unwind();
+            assert!(read.await.is_err());
+        }
+        let snapshot = task.snapshot();
+        assert_eq!((snapshot.failed, snapshot.requests.completed()), (failed, failed), "{path}");
+        assert_eq!(snapshot.good.iter().sum::<u64>(), 0, "{path}");
     }
 }
 

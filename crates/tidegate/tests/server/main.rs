@@ -5,6 +5,7 @@
 mod attribution;
 mod axum_http;
 mod endings;
+mod grpc_web;
 mod metrics;
 mod overload;
 mod reasons;

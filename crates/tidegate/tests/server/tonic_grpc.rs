@@ -4,6 +4,7 @@ use crate::support::{self, Client, Version, hello, idle, say_dont_retry};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use std::net::SocketAddr;
+use tidegate::report::{LoadReports, When};
 use tidegate::{Criticality, Task, context};
 use tidegate_core::fleet::Limits;
 use tidegate_core::levels::Levels;
@@ -88,10 +89,22 @@ async fn calls_are_served_with_their_criticality_and_a_report() {
     request.metadata_mut().insert("baggage", "criticality=SHEDDABLE".parse().unwrap());
     let answer = client.check(request).await.unwrap();
     assert_eq!(answer.get_ref().status, Criticality::Sheddable as i32);
-    let report = report(answer.metadata());
-    assert!(report.request_cost["cpu"] > 0.0);
+    assert!(report(answer.metadata()).request_cost["cpu"] > 0.0);
     idle(&task).await;
     assert_eq!(task.gate().counts().completed(), 1);
+}
+
+#[tokio::test]
+async fn what_a_call_has_cost_may_be_for_those_who_ask() {
+    let reports = LoadReports::default().cost(When::Asked);
+    let task = Task::builder("test").load_reports(reports).build().unwrap();
+    let mut client = serve(&task).await;
+    let answer = client.check(ask("")).await.unwrap();
+    assert!(report(answer.metadata()).request_cost.is_empty());
+    let mut request = ask("");
+    request.metadata_mut().insert("endpoint-load-metrics-format", "BIN".parse().unwrap());
+    let answer = client.check(request).await.unwrap();
+    assert!(report(answer.metadata()).request_cost["cpu"] > 0.0);
 }
 
 #[tokio::test]

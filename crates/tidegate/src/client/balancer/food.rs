@@ -16,6 +16,8 @@ use std::sync::Arc;
 use tidegate_core::balance::{LoadReport, ProbeAnswer};
 use tidegate_wire::orca;
 
+pub use crate::report::{METRIC_LATENCY, METRIC_RIF};
+
 /// Takes reports of one endpoint.
 #[derive(Clone)]
 pub struct Reports(Arc<Member>);
@@ -61,16 +63,12 @@ pub trait Prober<S>: Send + Sync + 'static {
     fn probe(&self, endpoint: &Endpoint, service: S) -> BoxFuture<'static, Option<ProbeAnswer>>;
 }
 
-/// Named metrics of a load report that answer a probe.
-pub const METRIC_RIF: &str = "tidegate.rif";
-/// How long one more request would take, in seconds.
-pub const METRIC_LATENCY: &str = "tidegate.latency_seconds";
-
 /// Probes by a `GET`, best of something that costs the backend next to nothing: `/readyz`. `B` is
 /// the type of request bodies that the endpoints' services take; probes have an empty one.
 ///
-/// The answer is read from the load report that every answer of a tidegate server carries: its
-/// named metrics [`METRIC_RIF`] and [`METRIC_LATENCY`]. An answer without the first is none.
+/// The answer is read from the load report that it carries: its named metrics [`METRIC_RIF`] and
+/// [`METRIC_LATENCY`]. An answer without the first is none. Where a tidegate serves, `/readyz` has
+/// them once [`Health::task`](crate::health::Health::task) has said of which task.
 #[derive(Debug)]
 pub struct HttpProber<B> {
     uri: http::Uri,
@@ -95,6 +93,7 @@ where
     fn probe(&self, _: &Endpoint, mut service: S) -> BoxFuture<'static, Option<ProbeAnswer>> {
         let mut request = Request::new(B::default());
         *request.uri_mut() = self.uri.clone();
+        super::ask_for_report(request.headers_mut());
         Box::pin(async move {
             poll_fn(|cx| service.poll_ready(cx)).await.ok()?;
             let response = service.call(request).await.ok()?;

@@ -39,7 +39,7 @@ use core::future::poll_fn;
 use core::task::{Context, Poll};
 use core::time::Duration;
 use gates::{Gates, Local};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use members::{Members, Slot, Table};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -49,6 +49,7 @@ use tidegate_core::rng::Rng;
 use tidegate_core::spillover::{Datacenter, DatacenterId, PickTable};
 use tidegate_core::{Criticality, Outcome, Timestamp};
 use tidegate_wire::answer;
+use tidegate_wire::headers::ENDPOINT_LOAD_METRICS_FORMAT;
 use tidegate_wire::orca;
 use tidegate_wire::protocol::Protocol;
 use tokio::runtime::Handle;
@@ -324,7 +325,7 @@ where
 
 async fn send<S, B, RB>(
     shared: Arc<Shared<S>>,
-    request: Request<B>,
+    mut request: Request<B>,
 ) -> Result<Response<Watched<RB, Balanced>>, BoxError>
 where
     S: tower_service::Service<Request<B>, Response = Response<RB>> + Clone + Send + Sync + 'static,
@@ -334,15 +335,17 @@ where
     keeper::ensure(&shared, now);
     let trail = request.extensions().get::<Trail>().cloned();
     let tried = trail.as_ref().filter(|trail| !trail.is_empty());
-    let Picked { slot, probes } = match shared.pick(tried, now) {
+    let mut picked = shared.pick(tried, now);
+    if let Err(PickError::Nobody) = picked {
+        // Picks again also where discovery has spoken before: it may have done so since the pick.
+        // The sender lives as long as `shared`.
+        let _ = shared.found.subscribe().wait_for(|found| *found).await;
+        picked = shared.pick(tried, now);
+    }
+    let Picked { slot, probes } = match picked {
         Ok(picked) => picked,
         Err(PickError::NoRoom) => return Err(Box::new(Throttled::new(no_room(&request)))),
-        Err(PickError::Nobody) => {
-            // Picks again also where discovery has spoken before: it may have done so since the
-            // pick. The sender lives as long as `shared`.
-            let _ = shared.found.subscribe().wait_for(|found| *found).await;
-            shared.pick(tried, now).map_err(|_| NoEndpoint)?
-        }
+        Err(PickError::Nobody) => return Err(Box::new(NoEndpoint)),
     };
     if let Some(trail) = &trail {
         trail.mark(slot.member.id);
@@ -351,6 +354,10 @@ where
         probe(&shared, &probes);
     }
     let protocol = Protocol::of(request.headers());
+    // Over gRPC they come unasked.
+    if shared.wants_reports && protocol == Protocol::Http {
+        ask_for_report(request.headers_mut());
+    }
     let mut attempt = slot.member.begin(trail);
     // Whatever goes wrong from here on, there is no answer.
     let mut service = slot.service.clone();
@@ -367,6 +374,14 @@ where
     let mut balanced = Balanced { attempt, wants_reports: shared.wants_reports, is_final };
     balanced.hear(status, headers, None, protocol);
     Ok(response.map(|body| Watched::new(Some(body), Some(balanced))))
+}
+
+/// Asks for a load report in the answer, unless that was asked for in another format.
+fn ask_for_report(headers: &mut HeaderMap) {
+    if !headers.contains_key(&ENDPOINT_LOAD_METRICS_FORMAT) {
+        // A request that has no room for another header goes without.
+        let _ = headers.try_insert(&ENDPOINT_LOAD_METRICS_FORMAT, HeaderValue::from_static("BIN"));
+    }
 }
 
 /// What does not fit anywhere is refused at the source.

@@ -567,6 +567,43 @@ async fn what_does_not_fit_spills_over() {
     }
 }
 
+/// Half of the demand fits, and there is no endpoint: a request that finds nobody is picked for
+/// again, and may find no room then. That is no reason to try once more.
+#[tokio::test(start_paused = true)]
+async fn no_room_is_no_room_at_the_second_pick_as_well() {
+    let near = DatacenterId(1);
+    let one = Resources::cpu(CostRate::from_cpus(1.0).unwrap());
+    let spill = Spill::new(Cost::from_millis(10))
+        .datacenter(Datacenter::new(near, one), Duration::from_millis(1));
+    let (tell, mut hear) = mpsc::unbounded_channel();
+    let changes = futures_util::stream::poll_fn(move |cx| hear.poll_recv(cx));
+    let world = World::new(|_| Ok(fine()));
+    let balancer = Balancer::builder(Discovery::stream(changes), world.make())
+        .balance(TURNS)
+        .spill(spill)
+        .seed(9)
+        .build()
+        .unwrap();
+    tell.send(Change::Set(vec![Endpoint::new("n1").in_datacenter(near)])).unwrap();
+    send_many(&balancer, 1_500, Duration::from_millis(5)).await;
+    tell.send(Change::Set(Vec::new())).unwrap();
+    sleep(TICK).await;
+    let before = balancer.counts().no_room;
+    let (mut throttled, mut nobody) = (0, 0);
+    for _ in 0..100 {
+        let error = send(&balancer).await.unwrap_err();
+        match Throttled::find(&*error) {
+            Some(_) => throttled += 1,
+            None => nobody += u32::from(error.is::<NoEndpoint>()),
+        }
+    }
+    assert_eq!(
+        (throttled, throttled + u64::from(nobody)),
+        (balancer.counts().no_room - before, 100)
+    );
+    assert!(throttled > 0 && nobody > 0, "{throttled} {nobody}");
+}
+
 /// Tells of each endpoint what a test says.
 struct Checks(watch::Receiver<bool>);
 
