@@ -8,6 +8,7 @@
 //! what it may.
 
 mod buckets;
+mod claim;
 pub(crate) mod costs;
 pub(crate) mod desk;
 pub(crate) mod rlqs;
