@@ -11,5 +11,6 @@ mod buckets;
 mod claim;
 pub(crate) mod costs;
 pub(crate) mod desk;
+mod names;
 pub(crate) mod rlqs;
 pub(crate) mod rls;
