@@ -11,6 +11,7 @@ mod buckets;
 mod claim;
 pub(crate) mod costs;
 pub(crate) mod desk;
+pub(crate) mod health;
 mod names;
 pub(crate) mod rlqs;
 pub(crate) mod rls;
