@@ -120,11 +120,34 @@ struct Stage {
     server: Process,
     _envoy: Process,
     front: SocketAddr,
+    /// Where the server is, and by which file.
+    quota: String,
+    file: PathBuf,
+}
+
+/// A server by this file, and where it listens.
+fn quota_server(file: &Path, listen: &str) -> (Process, String) {
+    let arguments = ["quota", "--listen", listen, "--config", file.to_str().unwrap()];
+    let mut server = tidegate(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut hello = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut hello).unwrap();
+    let quota = hello.split_once("listens on ").unwrap().1.split(',').next().unwrap();
+    (Process(server), quota.to_owned())
+}
+
+/// What `tidegate envoy-config` prints with these arguments beside those that it has to have.
+fn printed(mode: &str, quota: &str, backend: &str, more: &[&str]) -> String {
+    let any = "127.0.0.1:0";
+    let mut printed = tidegate(&["envoy-config", "--mode", mode, "--service", "search"]);
+    printed.args(["--quota", quota, "--backend", backend, "--listen", any, "--admin", any]);
+    let printed = printed.args(more).output().unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    String::from_utf8(printed.stdout).unwrap()
 }
 
 impl Stage {
     /// Nothing where there is no Envoy.
-    fn set(mode: &str, hit: &str) -> Option<Self> {
+    fn set(mode: &str, name: &str, hit: &str) -> Option<Self> {
         let Some(peers) = std::env::var_os("TIDEGATE_PEERS") else {
             let line = format!(
                 "left out: Envoy with {mode}; `cargo xtask test` installs the peer for it\n"
@@ -133,8 +156,8 @@ impl Stage {
             std::io::stderr().write_all(line.as_bytes()).unwrap();
             return None;
         };
-        let file = scratch(&format!("envoy-quota-{mode}.yaml"));
-        let state = scratch(&format!("envoy-quota-{mode}.state"));
+        let file = scratch(&format!("envoy-quota-{name}.yaml"));
+        let state = scratch(&format!("envoy-quota-{name}.state"));
         let _ = std::fs::remove_file(&state);
         // Five requests a second for the bad one.
         let config = format!(
@@ -143,22 +166,12 @@ impl Stage {
             state.display()
         );
         std::fs::write(&file, config).unwrap();
-        let arguments = ["quota", "--listen", "127.0.0.1:0", "--config", file.to_str().unwrap()];
-        let mut server = tidegate(&arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let mut hello = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut hello).unwrap();
-        let server = Process(server);
-        let quota = hello.split_once("listens on ").unwrap().1.split(',').next().unwrap();
-        let (backend, any) = (service().to_string(), "127.0.0.1:0");
-        let mut printed = tidegate(&["envoy-config", "--mode", mode, "--service", "search"]);
-        printed.args(["--quota", quota, "--backend", &backend, "--listen", any, "--admin", any]);
+        let (server, quota) = quota_server(&file, "127.0.0.1:0");
         // A machine that is busy answers late, and who gets no answer passes.
-        printed.args(["--timeout-ms", "5000", "--costs-percent", "100"]);
-        let printed = printed.output().unwrap();
-        assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-        let printed = String::from_utf8(printed.stdout).unwrap();
-        let (envoy, front) = envoy(Path::new(&peers), mode, &printed);
-        Some(Self { server, _envoy: envoy, front })
+        let more = ["--timeout-ms", "5000", "--costs-percent", "100"];
+        let text = printed(mode, &quota, &service().to_string(), &more);
+        let (envoy, front) = envoy(Path::new(&peers), name, &text);
+        Some(Self { server, _envoy: envoy, front, quota, file })
     }
 
     /// The answer to a customer.
@@ -208,7 +221,7 @@ fn passes(answer: &str) -> bool {
 
 #[test]
 fn envoy_refuses_by_rls_whoever_is_over_and_charges_what_answers_cost() {
-    let Some(stage) = Stage::set("rls", "") else { return };
+    let Some(stage) = Stage::set("rls", "rls", "") else { return };
     stage.warm_up();
     // The first seconds are for the burst that it has saved.
     let used = stage.press(2, 5, |answer| {
@@ -216,7 +229,7 @@ fn envoy_refuses_by_rls_whoever_is_over_and_charges_what_answers_cost() {
     });
     assert!((0.03..=0.075).contains(&used), "{used} of 0.05 CPU");
     // Without a server everyone passes.
-    let Stage { server, _envoy, front } = stage;
+    let Stage { server, _envoy, front, .. } = stage;
     drop(server);
     wait("nobody is refused", || passes(&get(front, "/", "bad", "CRITICAL")).then_some(()));
 }
@@ -224,7 +237,7 @@ fn envoy_refuses_by_rls_whoever_is_over_and_charges_what_answers_cost() {
 #[test]
 fn envoy_counts_by_rlqs_and_keeps_to_what_it_is_told_without_a_server() {
     // A tenth of what requests cost: the answers tell the rest.
-    let Some(mut stage) = Stage::set("rlqs", "      hit: 1ms\n") else { return };
+    let Some(mut stage) = Stage::set("rlqs", "rlqs", "      hit: 1ms\n") else { return };
     stage.warm_up();
     // Envoy reports every five seconds.
     let used = stage.press(6, 5, |_| {});
@@ -233,4 +246,50 @@ fn envoy_counts_by_rlqs_and_keeps_to_what_it_is_told_without_a_server() {
     stage.server.0.kill().unwrap();
     let used = stage.press(0, 4, |_| {});
     assert!((0.03..=0.075).contains(&used), "{used} of 0.05 CPU");
+}
+
+/// A new leader learns, and neither does it know what Envoys hold nor do they say so.
+fn is_not_cut_by_a_restart(mode: &str, hit: &str) {
+    let Some(mut stage) = Stage::set(mode, &format!("{mode}-anew"), hit) else { return };
+    stage.warm_up();
+    // Until Envoy was told what the good one may use.
+    stage.press(8, 1, |_| {});
+    let (file, quota) = (stage.file.clone(), stage.quota.clone());
+    stage.server.0.kill().unwrap();
+    stage.server.0.wait().unwrap();
+    let (server, _) = quota_server(&file, &quota);
+    stage.server = server;
+    // The good one is always served; the bad one is not, once the server is found again.
+    let used = stage.press(12, 8, |_| {});
+    assert!(used <= 0.12, "{used} of 0.05 CPU");
+}
+
+#[test]
+fn envoy_cuts_nobody_by_rlqs_when_the_server_is_started_anew() {
+    is_not_cut_by_a_restart("rlqs", "      hit: 10ms\n");
+}
+
+#[test]
+fn envoy_cuts_nobody_by_rls_when_the_server_is_started_anew() {
+    is_not_cut_by_a_restart("rls", "");
+}
+
+#[test]
+fn envoy_accepts_what_is_printed_for_several_servers_with_certificates() {
+    let Some(peers) = std::env::var_os("TIDEGATE_PEERS") else { return };
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["quota.example.org".to_owned()];
+    let cert = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    let [cert_file, key_file] = ["cert", "key"].map(|name| scratch(&format!("envoy-{name}.pem")));
+    std::fs::write(&cert_file, cert.pem()).unwrap();
+    std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    let [cert, key] = [&cert_file, &key_file].map(|file| file.to_str().unwrap());
+    let tls = ["--quota", "127.0.0.1:2", "--ca", cert, "--cert", cert, "--key", key];
+    let named = ["--name", "edge-1", "--customer", "good", "--customer", "b.ad"];
+    for mode in ["rls", "rlqs"] {
+        let text = printed(mode, "127.0.0.1:1", "127.0.0.1:3", &[&tls[..], &named].concat());
+        let (_envoy, front) = envoy(Path::new(&peers), &format!("{mode}-tls"), &text);
+        // Nobody leads, and so nobody is asked; nor is there anybody to serve it.
+        assert!(get(front, "/", "good", "CRITICAL").starts_with("HTTP/1.1 503"));
+    }
 }

@@ -15,6 +15,7 @@
 //! | who may join when | [`joins`] |
 //! | what may a task do before it was pushed anything | `unseen` |
 //! | what does a task do in silence | [`fail_static`] |
+//! | how does a task divide its part among parts of its own | `within` |
 
 mod allocate;
 pub mod config;
@@ -29,6 +30,7 @@ pub mod pace;
 mod packed;
 mod round;
 mod unseen;
+mod within;
 
 pub use config::{FleetConfig, FleetConfigError};
 pub use controller::Fleet;
@@ -39,3 +41,4 @@ pub use message::{Answer, Change, CustomerStatus, Full, Generation};
 pub use message::{NotJoined, Round, Speaker, Taken, TaskId, Usage};
 pub use pace::Pace;
 pub use unseen::unseen_part;
+pub use within::divide_within;

@@ -11,31 +11,54 @@
 //! twentieth, or an Envoy would be told something new all the time.
 //!
 //! What the real Envoy does (seen on 1.40) shapes the rest. Its own `time_elapsed` is cut to whole
-//! seconds, so the time between reports is taken from the server's clock. A token bucket that is
+//! seconds, so the time between reports is taken from the server's clock; only the first report of
+//! a bucket that an Envoy brings from an earlier stream has nothing else. A token bucket that is
 //! filled more often than once a second is no limit at all. It is filled evenly all the time, by
 //! whole tokens over whole seconds: over ten of them if there are few, or a fifth of a limit of
 //! five requests a second would be lost to rounding.
 //!
-//! Buckets of one customer that differ in criticality share its limits: the higher takes first what
-//! it wants, and what is left over goes to all of them in equal parts.
+//! Buckets of one customer share its limits (`tidegate_core::fleet::divide_within`). Names that
+//! nobody has configured are one customer, however many there are: everyone else.
+//!
+//! **Bounds.** Names come from headers of strangers, and Envoy reports every bucket that it ever
+//! had until it is told to abandon it. So a bucket without requests is abandoned after
+//! [`IDLE`], and there is room for so many of each customer and of everyone else. One that finds
+//! none is told to let nothing through, its requests count as demand of its customer, and nothing
+//! is kept of it; it is abandoned as soon as it reports no requests.
+//!
+//! **Buckets from before.** An Envoy that comes back, to this server or another, still has what it
+//! was told. Until its customer's grant is known, to tell it anything would only cut it: so it is
+//! told nothing, and what such buckets let through counts as what the Envoy has.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
-use tidegate_core::fleet::Limits;
+use tidegate_core::fleet::{Limits, divide_within};
 use tidegate_core::{Cost, CostRate, Criticality, Timestamp};
 use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::{self as rlqs, BucketId};
+use tidegate_wire::proto::envoy::r#type::v3::TokenBucket;
 use tidegate_wire::proto::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
-use tidegate_wire::proto::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 
 type BucketQuotaUsage = rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
+type Id = BTreeMap<String, String>;
+/// By criticality, lowest first.
+type Rates = [CostRate; 4];
 
 /// An Envoy has some buckets for each customer; whoever has more has no matchers but headers of
 /// strangers.
-pub(crate) const BUCKETS_MAX: usize = 4_096;
+const BUCKETS_MAX: usize = 4_096;
+/// Of everyone else: so that made-up names leave room for customers.
+const STRANGERS_MAX: usize = 1_024;
+/// Of one customer: four criticalities, and as many times more as matchers may tell apart.
+const OF_CUSTOMER_MAX: usize = 64;
+/// Bytes of an id, keys and values. Names of customers are shorter by far.
+const ID_MAX: usize = 1 << 10;
 /// The key of a bucket that says whose it is.
 pub(crate) const CUSTOMER: &str = "customer";
-/// A bucket that was not reported for so long is not counted any more: Envoy reports every 5 s.
-const SILENT: Duration = Duration::from_secs(60);
+/// A bucket that counted no request for so long is abandoned. Envoy reports every 5 s, so it was
+/// heard of a dozen times.
+const IDLE: Duration = Duration::from_secs(60);
+/// What is not kept is added up over so long: Envoy reports every 5 s.
+const WINDOW: Duration = Duration::from_secs(5);
 /// A mean that is off by less than one part in so many is still right.
 const STEADY: u64 = 20;
 /// The first report of a bucket comes with its first request and tells no time.
@@ -47,6 +70,24 @@ const FILL_LONG: u64 = 10;
 /// In seconds; nobody waits for a day for a request.
 const FILL_MAX: u64 = 86_400;
 
+/// What an Envoy is told of a bucket.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Word {
+    /// Let so much through.
+    Assign(Strategy),
+    /// Forget it.
+    Abandon,
+}
+
+/// What customers use, want, and have from before.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Line {
+    pub(crate) used: Rates,
+    pub(crate) demand: Rates,
+    /// What buckets from before let through, where there are any.
+    pub(crate) before: Option<Rates>,
+}
+
 #[derive(Debug)]
 struct Bucket {
     customer: String,
@@ -56,86 +97,223 @@ struct Bucket {
     used: CostRate,
     demand: CostRate,
     reported: Timestamp,
+    /// When it last counted a request.
+    wanted: Timestamp,
     told: Option<Strategy>,
+    /// It is from before this stream, and what it was told then still holds.
+    before: bool,
+}
+
+/// What is not kept, added up by the numbers of customers, which the server's file has.
+#[derive(Debug, Default)]
+struct Surplus {
+    since: Timestamp,
+    /// Nanoseconds of CPU time.
+    sums: BTreeMap<u32, [[u64; 4]; 2]>,
+    rates: BTreeMap<u32, [Rates; 2]>,
 }
 
 /// The buckets of one Envoy, by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
-    buckets: BTreeMap<BTreeMap<String, String>, Bucket>,
+    buckets: BTreeMap<Id, Bucket>,
+    /// How many there are of each customer, by its number.
+    counts: BTreeMap<u32, usize>,
+    surplus: Surplus,
+    /// Of buckets that are not kept.
+    words: Vec<(BucketId, Word)>,
 }
 
 impl Buckets {
-    /// Takes a report in, of a customer of which `expect` says what requests cost. Returns whether
-    /// there was room for it.
+    /// Takes a report in, of a customer that `who` numbers and of which `expect` says what requests
+    /// cost. Returns whether there is something to tell of it.
     pub(crate) fn report(
         &mut self,
         usage: &BucketQuotaUsage,
+        who: impl Fn(&str) -> u32,
         expect: impl Fn(&str) -> Cost,
         now: Timestamp,
     ) -> bool {
-        let Some(id) = &usage.bucket_id else { return true };
-        let room = self.buckets.len() < BUCKETS_MAX;
-        let Some(bucket) = entry(&mut self.buckets, &id.bucket, room, now) else { return false };
+        let Some(id) = usage.bucket_id.as_ref().map(|id| &id.bucket) else { return false };
+        let customer = id.get(CUSTOMER).map_or("", String::as_str);
+        let is_new = !self.buckets.contains_key(id);
+        let number = who(customer);
+        if is_new && !self.has_room(id, number) {
+            self.pass_over(usage, id, number, expect(customer), now);
+            return true;
+        }
+        let elapsed = usage.time_elapsed.as_ref();
+        let elapsed = elapsed.map_or(0, |span| u64::try_from(span.seconds).unwrap_or(0));
+        if is_new {
+            *self.counts.entry(number).or_default() += 1;
+            self.buckets.insert(id.clone(), Bucket::new(id, elapsed > 0, now));
+        }
+        let Some(bucket) = self.buckets.get_mut(id) else { return false };
         let span = now.since(bucket.reported);
-        let span = if span.is_zero() { FIRST } else { span };
-        bucket.reckon(expect(&bucket.customer));
+        let span = match (is_new, elapsed) {
+            (true, 1..) => Duration::from_secs(elapsed),
+            _ if span.is_zero() => FIRST,
+            _ => span,
+        };
+        bucket.reckon(expect(customer));
         let cost = bucket.cost.as_nanos();
         let rate = |requests: u64| Cost::from_nanos(requests.saturating_mul(cost)).per(span);
-        bucket.used = rate(usage.num_requests_allowed);
-        bucket.demand = rate(usage.num_requests_allowed.saturating_add(usage.num_requests_denied));
+        let requests = usage.num_requests_allowed.saturating_add(usage.num_requests_denied);
+        (bucket.used, bucket.demand) = (rate(usage.num_requests_allowed), rate(requests));
         bucket.reported = now;
-        true
+        if requests > 0 {
+            bucket.wanted = now;
+        }
+        is_new
     }
 
-    /// Use and demand of each customer, by criticality.
+    fn has_room(&self, id: &Id, number: u32) -> bool {
+        let bytes: usize = id.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let most = if number == 0 { STRANGERS_MAX } else { OF_CUSTOMER_MAX };
+        let count = self.counts.get(&number).copied().unwrap_or(0);
+        bytes <= ID_MAX && count < most && self.buckets.len() < BUCKETS_MAX
+    }
+
+    /// A bucket for which there is no room.
+    fn pass_over(
+        &mut self,
+        usage: &BucketQuotaUsage,
+        id: &Id,
+        number: u32,
+        cost: Cost,
+        now: Timestamp,
+    ) {
+        let of = |requests: u64| requests.saturating_mul(cost.as_nanos());
+        let requests = usage.num_requests_allowed.saturating_add(usage.num_requests_denied);
+        let both = [of(usage.num_requests_allowed), of(requests)];
+        self.surplus.add(number, criticality(id), both, now);
+        // Who finds no room here, either, asks again in five seconds.
+        if self.words.len() < BUCKETS_MAX {
+            let word = if requests > 0 {
+                Word::Assign(Strategy::BlanketRule(BlanketRule::DenyAll as i32))
+            } else {
+                Word::Abandon
+            };
+            self.words.push((BucketId { bucket: id.clone() }, word));
+        }
+    }
+
+    /// What customers use and want, by their numbers. Forgets buckets that nobody needs.
     pub(crate) fn usages(
         &mut self,
+        who: impl Fn(&str) -> u32,
         now: Timestamp,
-    ) -> BTreeMap<&str, ([CostRate; 4], [CostRate; 4])> {
-        self.buckets.retain(|_, bucket| now.since(bucket.reported) < SILENT);
-        let mut sums = BTreeMap::<&str, ([CostRate; 4], [CostRate; 4])>::new();
+    ) -> BTreeMap<u32, Line> {
+        let words = &mut self.words;
+        self.buckets.retain(|id, bucket| {
+            let stays = now.since(bucket.wanted) < IDLE || words.len() >= BUCKETS_MAX;
+            if !stays {
+                words.push((BucketId { bucket: id.clone() }, Word::Abandon));
+            }
+            stays
+        });
+        let mut lines = BTreeMap::<u32, Line>::new();
+        self.counts.clear();
         for bucket in self.buckets.values() {
-            let (used, demand) = sums.entry(&bucket.customer).or_default();
+            let number = who(&bucket.customer);
+            *self.counts.entry(number).or_default() += 1;
+            let line = lines.entry(number).or_default();
             let level = bucket.criticality.index();
-            used[level] = used[level] + bucket.used;
-            demand[level] = demand[level] + bucket.demand;
+            line.used[level] = line.used[level] + bucket.used;
+            line.demand[level] = line.demand[level] + bucket.demand;
+            if bucket.before {
+                let before = line.before.get_or_insert_default();
+                before[level] = before[level] + bucket.used;
+            }
         }
-        sums
+        for (number, [used, demand]) in self.surplus.rates(now) {
+            let line = lines.entry(*number).or_default();
+            line.used = core::array::from_fn(|l| line.used[l] + used[l]);
+            line.demand = core::array::from_fn(|l| line.demand[l] + demand[l]);
+        }
+        lines
     }
 
-    /// What has to be told, by what each customer may use; everything if it is told `again`.
+    /// What has to be told, by what each customer may use; everything if it is told `again`. Of
+    /// buckets from before nothing, unless their customer `is_known`.
     pub(crate) fn assign(
         &mut self,
-        limits: impl Fn(&str) -> Limits,
+        who: impl Fn(&str) -> u32,
+        limits: impl Fn(u32) -> Limits,
+        is_known: impl Fn(u32) -> bool,
         again: bool,
-    ) -> Vec<(BucketId, RateLimitStrategy)> {
-        let mut of: BTreeMap<&str, Vec<(Criticality, CostRate)>> = BTreeMap::new();
+    ) -> Vec<(BucketId, Word)> {
+        let mut of = BTreeMap::<u32, Vec<(Criticality, CostRate)>>::new();
         for bucket in self.buckets.values() {
-            of.entry(&bucket.customer).or_default().push((bucket.criticality, bucket.demand));
+            let wants = of.entry(who(&bucket.customer)).or_default();
+            wants.push((bucket.criticality, bucket.demand));
         }
-        let shares: BTreeMap<String, Vec<CostRate>> = of
-            .iter()
-            .map(|(customer, wants)| ((*customer).to_owned(), divide(limits(customer), wants)))
+        let shares = of.into_iter();
+        let mut shares: BTreeMap<u32, _> = shares
+            .map(|(number, wants)| (number, divide_within(limits(number), &wants).into_iter()))
             .collect();
-        let mut places = BTreeMap::<String, usize>::new();
-        let mut said = Vec::new();
+        let mut said = core::mem::take(&mut self.words);
         for (id, bucket) in &mut self.buckets {
-            let place = places.entry(bucket.customer.clone()).or_default();
-            let share = shares.get(&bucket.customer).and_then(|shares| shares.get(*place));
-            *place += 1;
-            let strategy = strategy(share.copied().unwrap_or(CostRate::ZERO), bucket.cost);
+            let number = who(&bucket.customer);
+            let share = shares.get_mut(&number).and_then(Iterator::next).unwrap_or(CostRate::ZERO);
+            bucket.before &= !is_known(number);
+            if bucket.before {
+                continue;
+            }
+            let strategy = strategy(share, bucket.cost);
             if again || bucket.told.as_ref() != Some(&strategy) {
                 bucket.told = Some(strategy);
-                let strategy = RateLimitStrategy { strategy: Some(strategy) };
-                said.push((BucketId { bucket: id.clone() }, strategy));
+                said.push((BucketId { bucket: id.clone() }, Word::Assign(strategy)));
             }
         }
         said
     }
+
+    /// Whether the Envoy may be using something that it was told here or before.
+    pub(crate) fn may_be_used(&self) -> bool {
+        self.buckets.values().any(|bucket| bucket.before || bucket.told.is_some())
+    }
+}
+
+impl Surplus {
+    fn add(&mut self, number: u32, level: Criticality, both: [u64; 2], now: Timestamp) {
+        if self.sums.is_empty() && self.rates.is_empty() {
+            self.since = now;
+        }
+        let sums = self.sums.entry(number).or_default();
+        for (sum, more) in sums.iter_mut().zip(both) {
+            sum[level.index()] = sum[level.index()].saturating_add(more);
+        }
+    }
+
+    /// What was used and wanted in the last window.
+    fn rates(&mut self, now: Timestamp) -> impl Iterator<Item = (&u32, &[Rates; 2])> {
+        let span = now.since(self.since);
+        if span >= WINDOW {
+            let sums = core::mem::take(&mut self.sums).into_iter();
+            let rate = |nanos: u64| Cost::from_nanos(nanos).per(span);
+            self.rates = sums.map(|(n, both)| (n, both.map(|sum| sum.map(rate)))).collect();
+            self.since = now;
+        }
+        self.rates.iter()
+    }
 }
 
 impl Bucket {
+    fn new(id: &Id, before: bool, now: Timestamp) -> Self {
+        Self {
+            customer: id.get(CUSTOMER).cloned().unwrap_or_default(),
+            criticality: criticality(id),
+            cost: Cost::ZERO,
+            used: CostRate::ZERO,
+            demand: CostRate::ZERO,
+            reported: now,
+            wanted: now,
+            told: None,
+            before,
+        }
+    }
+
     /// A request costs `measured`; as long as that is about the same, nothing changes.
     fn reckon(&mut self, measured: Cost) {
         let (before, now) = (self.cost.as_nanos(), measured.as_nanos());
@@ -145,51 +323,9 @@ impl Bucket {
     }
 }
 
-/// The bucket of this id, new if there is room.
-fn entry<'a>(
-    buckets: &'a mut BTreeMap<BTreeMap<String, String>, Bucket>,
-    id: &BTreeMap<String, String>,
-    room: bool,
-    now: Timestamp,
-) -> Option<&'a mut Bucket> {
-    if !room && !buckets.contains_key(id) {
-        return None;
-    }
-    Some(buckets.entry(id.clone()).or_insert_with(|| {
-        Bucket {
-            customer: id.get(CUSTOMER).cloned().unwrap_or_default(),
-            criticality: id
-                .get("criticality")
-                .and_then(|name| name.parse().ok())
-                .unwrap_or(Criticality::Critical),
-            cost: Cost::ZERO,
-            used: CostRate::ZERO,
-            demand: CostRate::ZERO,
-            reported: now,
-            told: None,
-        }
-    }))
-}
-
-/// Divides nested limits among buckets of so much demand, in their order.
-fn divide(limits: Limits, wants: &[(Criticality, CostRate)]) -> Vec<CostRate> {
-    if limits.whole() == CostRate::MAX {
-        return vec![CostRate::MAX; wants.len()];
-    }
-    let mut given = vec![CostRate::ZERO; wants.len()];
-    let mut left = limits.whole();
-    for level in Criticality::ALL.into_iter().rev() {
-        left = left.min(limits[level]);
-        for (place, (criticality, demand)) in wants.iter().enumerate() {
-            if *criticality == level {
-                given[place] = (*demand).min(left);
-                left = left - given[place];
-            }
-        }
-    }
-    // What is left by then is below every cap, as it was lowered to each.
-    let part = left.as_nanos_per_sec() / wants.len().max(1) as u64;
-    given.iter().map(|rate| *rate + CostRate::from_nanos_per_sec(part)).collect()
+fn criticality(id: &Id) -> Criticality {
+    let name = id.get("criticality");
+    name.and_then(|name| name.parse().ok()).unwrap_or(Criticality::Critical)
 }
 
 /// So many requests a second, as Envoy understands it.
@@ -204,8 +340,8 @@ fn strategy(limit: CostRate, hit: Cost) -> Strategy {
     } else if over(FILL_LONG) > 0 {
         (over(FILL_LONG), FILL_LONG)
     } else {
-        match hit.checked_div(limit) {
-            Some(seconds) if seconds <= FILL_MAX => (1, seconds),
+        match limit {
+            1.. if hit.div_ceil(limit) <= FILL_MAX => (1, hit.div_ceil(limit)),
             _ => return Strategy::BlanketRule(BlanketRule::DenyAll as i32),
         }
     };
@@ -221,7 +357,6 @@ fn strategy(limit: CostRate, hit: Cost) -> Strategy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Criticality::{Critical, CriticalPlus, Sheddable};
 
     fn cpus(n: f64) -> CostRate {
         CostRate::from_cpus(n).unwrap()
@@ -253,73 +388,79 @@ mod tests {
         assert_eq!(strategy(CostRate::MAX, hit), blanket(BlanketRule::AllowAll));
     }
 
-    #[test]
-    fn the_higher_criticality_takes_first_and_what_is_left_goes_to_all() {
-        let total = Limits::total(cpus(10.0));
-        for (wants, expected) in [
-            (vec![(Critical, 4.0)], vec![10.0]),
-            (vec![(Sheddable, 9.0), (CriticalPlus, 8.0)], vec![2.0, 8.0]),
-            (vec![(Sheddable, 1.0), (CriticalPlus, 5.0)], vec![3.0, 7.0]),
-            (vec![(Critical, 20.0), (Sheddable, 1.0)], vec![10.0, 0.0]),
-        ] {
-            let wants: Vec<_> = wants.into_iter().map(|(l, n)| (l, cpus(n))).collect();
-            let expected: Vec<_> = expected.into_iter().map(cpus).collect();
-            assert_eq!(divide(total, &wants), expected);
+    const TEN: fn(&str) -> Cost = |_| Cost::from_millis(10);
+    /// Names of one letter are configured.
+    const WHO: fn(&str) -> u32 = |name| match *name.as_bytes() {
+        [letter] => u32::from(letter),
+        _ => 0,
+    };
+
+    fn usage(customer: &str, allowed: u64, denied: u64) -> BucketQuotaUsage {
+        let bucket = BTreeMap::from([("customer".to_owned(), customer.to_owned())]);
+        BucketQuotaUsage {
+            bucket_id: Some(BucketId { bucket }),
+            time_elapsed: None,
+            num_requests_allowed: allowed,
+            num_requests_denied: denied,
         }
-        let capped = Limits::clamped([1.0, 1.0, 10.0, 10.0].map(cpus));
-        let wants = [(Sheddable, cpus(5.0)), (Critical, cpus(2.0))];
-        assert_eq!(divide(capped, &wants), [cpus(1.0), cpus(2.0)]);
-        assert_eq!(divide(Limits::UNLIMITED, &wants), [CostRate::MAX; 2]);
     }
 
     #[test]
     fn counts_become_rates_by_the_servers_clock_and_only_what_changed_is_told() {
         let mut buckets = Buckets::default();
-        let ten = |_: &str| Cost::from_millis(10);
-        let id = |customer: &str| BTreeMap::from([("customer".to_owned(), customer.to_owned())]);
-        let usage = |customer: &str, allowed, denied| BucketQuotaUsage {
-            bucket_id: Some(BucketId { bucket: id(customer) }),
-            time_elapsed: None,
-            num_requests_allowed: allowed,
-            num_requests_denied: denied,
-        };
         let at = Timestamp::from_secs;
-        assert!(buckets.report(&usage("a", 1, 0), ten, at(10)));
-        assert!(buckets.report(&usage("a", 100, 400), ten, at(15)));
-        let usages = buckets.usages(at(15));
-        let (used, demand) = usages["a"];
-        assert_eq!((used[2], demand[2]), (cpus(0.2), cpus(1.0)));
-        assert_eq!(buckets.assign(|_| Limits::total(cpus(0.5)), false).len(), 1);
-        assert_eq!(buckets.assign(|_| Limits::total(cpus(0.5)), false), []);
-        assert_eq!(buckets.assign(|_| Limits::total(cpus(0.5)), true).len(), 1);
-        assert_eq!(buckets.assign(|_| Limits::total(cpus(0.4)), false).len(), 1);
-        assert!(buckets.usages(at(100)).is_empty(), "nobody speaks of it any more");
-        for n in 0..BUCKETS_MAX {
-            assert!(buckets.report(&usage(&n.to_string(), u64::MAX, u64::MAX), ten, at(100)));
-        }
-        assert!(!buckets.report(&usage("one more", 1, 0), ten, at(100)));
-        assert!(buckets.report(&usage("7", 1, 0), ten, at(100)));
+        let told = |buckets: &mut Buckets, limit: f64, again: bool| {
+            buckets.assign(WHO, |_| Limits::total(cpus(limit)), |_| true, again).len()
+        };
+        assert!(buckets.report(&usage("a", 1, 0), WHO, TEN, at(10)));
+        assert!(!buckets.report(&usage("a", 100, 400), WHO, TEN, at(15)));
+        let line = buckets.usages(WHO, at(15))[&u32::from(b'a')];
+        assert_eq!((line.used[2], line.demand[2], line.before), (cpus(0.2), cpus(1.0), None));
+        assert_eq!(told(&mut buckets, 0.5, false), 1);
+        assert_eq!(told(&mut buckets, 0.5, false), 0);
+        assert_eq!(told(&mut buckets, 0.5, true), 1);
+        assert_eq!(told(&mut buckets, 0.4, false), 1);
+        assert!(buckets.usages(WHO, at(100)).is_empty(), "nobody wants it any more");
+        assert_eq!(buckets.words.len(), 1, "it is abandoned");
     }
+
+    #[test]
+    fn strangers_leave_room_for_customers_and_a_customer_for_others() {
+        let mut buckets = Buckets::default();
+        let at = Timestamp::from_secs;
+        for n in 0..2 * STRANGERS_MAX {
+            let name = format!("made-up-{n}");
+            buckets.report(&usage(&name, u64::MAX, u64::MAX), WHO, TEN, at(100));
+        }
+        assert_eq!((buckets.buckets.len(), buckets.words.len()), (STRANGERS_MAX, STRANGERS_MAX));
+        for n in 0..2 * OF_CUSTOMER_MAX {
+            let mut mine = usage("a", 1, 0);
+            let id = &mut mine.bucket_id.as_mut().unwrap().bucket;
+            id.insert("path".to_owned(), n.to_string());
+            buckets.report(&mine, WHO, TEN, at(100));
+        }
+        assert_eq!(buckets.buckets.len(), STRANGERS_MAX + OF_CUSTOMER_MAX);
+        buckets.report(&usage("b", 1, 0), WHO, TEN, at(100));
+        assert_eq!(buckets.buckets.len(), STRANGERS_MAX + OF_CUSTOMER_MAX + 1);
+        // What found no room is demand all the same: 64 requests of 10 ms in five seconds.
+        let line = buckets.usages(WHO, at(105))[&u32::from(b'a')];
+        assert_eq!(line.demand[2], cpus(0.64 + 0.128));
+    }
+
     #[test]
     fn a_mean_that_was_measured_turns_limits_into_requests() {
         let mut buckets = Buckets::default();
-        let bucket = BTreeMap::from([("customer".to_owned(), "a".to_owned())]);
-        let usage = BucketQuotaUsage {
-            bucket_id: Some(BucketId { bucket }),
-            time_elapsed: None,
-            num_requests_allowed: 100,
-            num_requests_denied: 0,
-        };
+        let usage = usage("a", 100, 0);
         let mut tokens = |millis: u64, second: u64| {
             let at = Timestamp::from_secs(second);
-            assert!(buckets.report(&usage, |_| Cost::from_millis(millis), at));
-            let said = buckets.assign(|_| Limits::total(cpus(1.0)), false);
-            let (_, used) = buckets.usages(at).pop_first().unwrap();
-            let tokens = said.first().map(|(_, strategy)| match strategy.strategy {
-                Some(Strategy::TokenBucket(bucket)) => bucket.tokens_per_fill.unwrap(),
+            buckets.report(&usage, WHO, |_| Cost::from_millis(millis), at);
+            let said = buckets.assign(WHO, |_| Limits::total(cpus(1.0)), |_| true, false);
+            let (_, line) = buckets.usages(WHO, at).pop_first().unwrap();
+            let tokens = said.first().map(|(_, word)| match word {
+                Word::Assign(Strategy::TokenBucket(bucket)) => bucket.tokens_per_fill.unwrap(),
                 other => panic!("{other:?}"),
             });
-            (tokens, used.0[2].as_cpus())
+            (tokens, line.used[2].as_cpus())
         };
         // A hundred requests in the first second; then in ten.
         assert_eq!(tokens(10, 0), (Some(100), 1.0));

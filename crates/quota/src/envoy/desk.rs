@@ -18,24 +18,29 @@
 //! A refusal therefore has the desk report at once, not at the end of its interval; if it has just
 //! reported, as soon as there is something to tell again.
 //!
+//! **Under a leader that learns** it begins with what it says that it has (`claim`).
+//!
 //! **When there is no room** for one more task it refuses nobody, and tries again once an interval.
 
+use super::claim::{Claim, GRACE, join};
 use super::costs::Costs;
 use crate::access::Reporter;
 use crate::client::member::{Member, Next};
 use crate::config::Service;
 use crate::server::grpc::read;
 use crate::server::owner::{Opened, Owner};
+use crate::server::stream::Said;
 use core::time::Duration;
+use prost::Message as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::Task;
 use tidegate::clock::Clock;
 use tidegate::task::BuildError;
 use tidegate_core::quota::{QuotaConfig, QuotaLane};
 use tidegate_core::{Cost, Criticality, CustomerId};
-use tidegate_wire::proto::tidegate::quota::v1::TaskMessage;
+use tidegate_wire::proto::tidegate::quota::v1::{Directory, TaskMessage};
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tonic::Code;
 
 /// What the desk is called among the tasks of its service.
@@ -118,13 +123,23 @@ impl Desk {
         open
     }
 
-    /// An answer to a customer has used so much.
-    pub(crate) fn used(&self, customer: &str, criticality: Criticality, cost: Cost) {
+    /// An answer to a customer has used so much, as somebody says who is `trusted` for everyone, or
+    /// the customer itself. The latter says nothing of what requests cost; where its question was
+    /// charged already, only what is beyond that is.
+    pub(crate) fn used(&self, customer: &str, criticality: Criticality, cost: Cost, trusted: bool) {
         let inner = &self.inner;
         let (id, now) = (inner.task.customer(customer), inner.task.clock().now());
-        let _ = inner.counting().lane.charge(id, criticality, cost, now);
-        // Names that nobody has configured are everyone else's.
-        inner.costs.told(if id == CustomerId::DEFAULT { "" } else { customer }, cost);
+        let charged = if !trusted && inner.hit.is_some() && !inner.costs.are_measured(customer) {
+            inner.costs.expect(customer)
+        } else {
+            Cost::ZERO
+        };
+        let rest = Cost::from_nanos(cost.as_nanos().saturating_sub(charged.as_nanos()));
+        let _ = inner.counting().lane.charge(id, criticality, rest, now);
+        if trusted {
+            // Names that nobody has configured are everyone else's.
+            inner.costs.told(if id == CustomerId::DEFAULT { "" } else { customer }, cost);
+        }
     }
 }
 
@@ -146,6 +161,15 @@ async fn take_part(
     let mut reported = Instant::now();
     // When to report, though the interval is not over.
     let mut hurry: Option<Instant> = None;
+    let mut claim = None;
+    if owner.status().await.is_some_and(|status| status.learning)
+        && let Some(inner) = desk.upgrade()
+    {
+        let (default, customers) = (owner.service.default, owner.service.customers.iter());
+        claim = Some(Claim::begin(&inner.task, default, customers));
+        drop(inner);
+        sleep(every * GRACE).await;
+    }
     loop {
         let Some(hello) = member.hello().hello else { return };
         let Opened { id, mut messages, .. } = match owner.open(hello, Reporter::default()).await {
@@ -157,6 +181,32 @@ async fn take_part(
                 continue;
             }
         };
+        let mut first = None;
+        // Reports of this stream that were not the member's.
+        let mut own = 0;
+        if let Some(claim) = claim.take() {
+            let Some(inner) = desk.upgrade() else { return };
+            let Some(welcome) = messages.recv().await else { return };
+            let Ok(mut welcome) = welcome else { continue };
+            let directory = Directory::decode(welcome.directory.clone()).unwrap_or_default();
+            let report = Some(claim.report(&inner.task, directory));
+            if !owner.hear(id, Said { report, ..Said::default() }).await {
+                return;
+            }
+            own = 1;
+            // It is told with the next round. Who wants nothing is told nothing.
+            let told = async {
+                while let Some(Ok(next)) = messages.recv().await {
+                    let told = next.grants.is_some();
+                    join(&mut welcome, *next);
+                    if told {
+                        break;
+                    }
+                }
+            };
+            let _ = timeout(every * GRACE, told).await;
+            first = Some(welcome);
+        }
         loop {
             let Some(inner) = desk.upgrade() else {
                 // The desk is gone: so is what it held.
@@ -166,12 +216,22 @@ async fn take_part(
                 }
                 return;
             };
+            let next = async {
+                match first.take() {
+                    Some(first) => Some(Ok(first)),
+                    None => messages.recv().await,
+                }
+            };
             let words = tokio::select! {
-                message = messages.recv() => match message {
-                    Some(Ok(message)) => match member.hear(&message) {
-                        Ok(Next::Say(words)) => words.map(|words| *words),
-                        Ok(Next::Resume | Next::Go(_)) | Err(_) => break,
-                    },
+                biased;
+                message = next => match message {
+                    Some(Ok(mut message)) => {
+                        message.answers = message.answers.saturating_sub(own);
+                        match member.hear(&message) {
+                            Ok(Next::Say(words)) => words.map(|words| *words),
+                            Ok(Next::Resume | Next::Go(_)) | Err(_) => break,
+                        }
+                    }
                     Some(Err(_)) => break,
                     // Nobody owns the service any more.
                     None => return,
@@ -189,6 +249,12 @@ async fn take_part(
                     member.tick()
                 }
             };
+            let words = words.map(|mut words| {
+                if let Some(report) = &mut words.report {
+                    report.number += own;
+                }
+                words
+            });
             let said = words.map(read);
             if let Some(Ok(said)) = said
                 && !owner.hear(id, said).await
@@ -211,10 +277,15 @@ mod tests {
 
     /// A service with these lines, led by somebody who has nothing to learn.
     fn lead(lines: &str) -> (Service, Owner, Clock, Hand) {
+        lead_after(lines, false)
+    }
+
+    /// The same by somebody who `learns`.
+    fn lead_after(lines: &str, learns: bool) -> (Service, Owner, Clock, Hand) {
         let text = format!("quota:\n  services:\n    search: {lines}\n");
         let service = Config::parse("test.yaml", &text).unwrap().services.remove("search").unwrap();
         let (clock, hand) = Clock::manual();
-        let book = Book::new(service.clone(), 1, false, clock.now()).unwrap();
+        let book = Book::new(service.clone(), 1, learns, clock.now()).unwrap();
         let fence = crate::election::fence::Fence::never();
         let owner = Owner::start("search".to_owned(), book, &service, fence, clock.clone());
         (service, owner, clock, hand)
@@ -236,7 +307,7 @@ mod tests {
         // It reports at 20 s, and is asked 10 ms later.
         pass(&hand, 20_010).await;
         while desk.ask("bad", Critical, 1).is_ok() {
-            desk.used("bad", Critical, Cost::from_millis(10));
+            desk.used("bad", Critical, Cost::from_millis(10), true);
         }
         let demand = async || {
             let customers = owner.status().await.unwrap().customers;
@@ -245,6 +316,35 @@ mod tests {
         assert_eq!(demand().await, [0; 0]);
         pass(&hand, 150).await;
         assert!(demand().await[2] > 0, "{:?}", demand().await);
+    }
+
+    /// Half of its limit for as long as the leader learns, and longer.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_refused_by_an_election_who_is_within_its_limit() {
+        let (service, owner, clock, hand) =
+            lead_after("{ default: 1, customers: { good: 2, bad: 1 } }", true);
+        let desk = Desk::open("search", &service, owner.clone(), clock).unwrap();
+        let (mut refused, mut served) = (0, 0);
+        for _ in 0..130 * 20 {
+            for _ in 0..5 {
+                match desk.ask("good", Critical, 1) {
+                    Ok(()) => desk.used("good", Critical, Cost::from_millis(10), true),
+                    Err(_) => refused += 1,
+                }
+            }
+            for _ in 0..20 {
+                if desk.ask("bad", Critical, 1).is_ok() {
+                    desk.used("bad", Critical, Cost::from_millis(10), true);
+                    served += 1;
+                }
+            }
+            pass(&hand, 50).await;
+        }
+        assert_eq!(refused, 0);
+        // Within a tenth of its limit over all that time, with the burst that it has saved.
+        let used = f64::from(served) * 0.01 / 130.0;
+        assert!((0.7..1.1).contains(&used), "{used} of 1 CPU");
+        assert!(!owner.status().await.unwrap().learning);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,10 @@
 //! what it may.
 
 mod buckets;
+mod claim;
 pub(crate) mod costs;
 pub(crate) mod desk;
+pub(crate) mod health;
+mod names;
 pub(crate) mod rlqs;
 pub(crate) mod rls;

@@ -18,7 +18,7 @@
 //! domain that nobody has configured, refuses nobody.
 
 use super::desk::Desk;
-use crate::access::Caller;
+use crate::access::{Caller, Voice};
 use crate::server::Inner;
 use core::time::Duration;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ impl RateLimitService for Answers {
         for descriptor in &request.descriptors {
             voice.speaks_for(entry(descriptor, "customer"))?;
         }
+        // What its own requests cost a customer does not decide: it would say next to nothing.
+        let trusted = voice == Voice::Everyone;
         let costs = self.inner.owner(&request.domain)?.costs;
         let hits = u64::from(request.hits_addend.max(1));
         let mut statuses = Vec::with_capacity(request.descriptors.len());
@@ -66,10 +68,12 @@ impl RateLimitService for Answers {
             statuses.push(match descriptor.hits_addend {
                 // Nobody decides anything, so there is no need for a desk.
                 Some(micros) if entry(descriptor, "by") == "rlqs" => {
-                    costs.told(entry(descriptor, "customer"), micros_of_cpu(micros));
+                    if trusted {
+                        costs.told(entry(descriptor, "customer"), micros_of_cpu(micros));
+                    }
                     DescriptorStatus { code: Code::Ok as i32, ..DescriptorStatus::default() }
                 }
-                _ => decide(&self.inner.desk(&request.domain)?, descriptor, hits),
+                _ => decide(&self.inner.desk(&request.domain)?, descriptor, hits, trusted),
             });
         }
         let over = statuses.iter().any(|status| status.code == Code::OverLimit as i32);
@@ -92,14 +96,19 @@ const fn micros_of_cpu(micros: u64) -> Cost {
     Cost::from_nanos(micros.saturating_mul(1_000))
 }
 
-fn decide(desk: &Desk, descriptor: &RateLimitDescriptor, hits: u64) -> DescriptorStatus {
+fn decide(
+    desk: &Desk,
+    descriptor: &RateLimitDescriptor,
+    hits: u64,
+    trusted: bool,
+) -> DescriptorStatus {
     let customer = entry(descriptor, "customer");
     let criticality = entry(descriptor, "criticality").parse().unwrap_or(Criticality::Critical);
     let answer = match descriptor.hits_addend {
         // What was charged is not given back: it was never charged in advance.
         Some(_) if descriptor.is_negative_hits => Ok(()),
         Some(micros) => {
-            desk.used(customer, criticality, micros_of_cpu(micros));
+            desk.used(customer, criticality, micros_of_cpu(micros), trusted);
             Ok(())
         }
         None => desk.ask(customer, criticality, hits),

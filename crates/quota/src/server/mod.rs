@@ -30,7 +30,7 @@ use crate::doorman::{self, grpc::Master, uplink::Above};
 use crate::election::fence::Fence;
 use crate::election::{Election, ElectionError};
 use crate::envoy::desk::Desk;
-use crate::envoy::{rlqs, rls};
+use crate::envoy::{health, rlqs, rls};
 use crate::link::LinkError;
 use arc_swap::ArcSwap;
 use book::Book;
@@ -234,6 +234,7 @@ impl Server {
             .add_service(self.inner.doorman.service())
             .add_service(rls::service(&self.inner))
             .add_service(rlqs::service(&self.inner))
+            .add_service(health::service(&self.inner))
     }
 
     /// The same for [`tidegate::serve()`], to be merged with others.

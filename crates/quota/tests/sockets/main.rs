@@ -4,6 +4,7 @@
 
 mod authority;
 mod clients;
+mod health;
 mod leases;
 mod nonsense;
 mod reloads;

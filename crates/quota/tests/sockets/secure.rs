@@ -3,6 +3,7 @@
 use crate::authority::Authority;
 use crate::rig::{Served, ask, config, is_limited, task, until};
 use core::time::Duration;
+use rlqs::rate_limit_quota_response::bucket_action::BucketAction;
 use rlqs::rate_limit_quota_service_client::RateLimitQuotaServiceClient;
 use rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
 use rls::rate_limit_service_client::RateLimitServiceClient;
@@ -18,6 +19,7 @@ use tidegate_wire::proto::envoy::service::rate_limit_quota::v3::{
     self as rlqs, BucketId, RateLimitQuotaUsageReports,
 };
 use tidegate_wire::proto::envoy::service::ratelimit::v3::{self as rls, RateLimitRequest};
+use tidegate_wire::proto::envoy::r#type::v3::rate_limit_strategy::Strategy;
 use tidegate_wire::proto::tidegate::quota::v1::quota_client::QuotaClient;
 use tidegate_wire::proto::tidegate::quota::v1::{Hello, TaskMessage, Usages};
 use tonic::Code;
@@ -316,6 +318,44 @@ async fn a_client_speaks_for_its_customer_and_an_envoy_for_all_of_its_domain() {
     let mut both = question("search", "bad");
     both.descriptors.extend(question("search", "good").descriptors);
     assert_eq!(asking.should_rate_limit(both).await.unwrap_err().code(), Code::PermissionDenied);
+}
+
+/// How many requests of a customer an Envoy may let through in a second, to begin with.
+async fn tokens(secured: &Secured, customer: &str) -> f64 {
+    let mut counting = RateLimitQuotaServiceClient::new(secured.channel(ENVOY).await);
+    let reports = futures_util::stream::iter([usages("search", customer)]);
+    let reports = futures_util::StreamExt::chain(reports, futures_util::stream::pending());
+    let mut told = counting.stream_rate_limit_quotas(reports).await.unwrap().into_inner();
+    let first = told.message().await.unwrap().unwrap();
+    match first.bucket_action[0].bucket_action.clone().unwrap() {
+        BucketAction::QuotaAssignmentAction(assigned) => {
+            match assigned.rate_limit_strategy.unwrap().strategy.unwrap() {
+                Strategy::TokenBucket(bucket) => {
+                    let seconds = bucket.fill_interval.unwrap().seconds as f64;
+                    f64::from(bucket.tokens_per_fill.unwrap()) / seconds
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_customer_does_not_say_what_its_own_requests_cost() {
+    let secured = secured().await;
+    let before = tokens(&secured, "bad").await;
+    let mut bad = RateLimitServiceClient::new(secured.channel(BAD).await);
+    for by in ["rlqs", "envoy"] {
+        let mut cheap = question("search", "bad");
+        cheap.descriptors[0].hits_addend = Some(0);
+        cheap.descriptors[0].entries.push(Entry { key: "by".into(), value: by.into() });
+        for _ in 0..100 {
+            bad.should_rate_limit(cheap.clone()).await.unwrap();
+        }
+    }
+    let after = tokens(&secured, "bad").await;
+    assert!(after <= before * 1.1, "{before} requests a second, then {after}");
 }
 
 fn wants(client: &str, resource: &str, wants: f64) -> lease::GetCapacityRequest {
