@@ -117,10 +117,10 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
         doorman_parent,
         tls,
         trust_network,
-        fixed,
         operators,
         parent,
         doorman_access,
+        fixed,
     })
 }
 
