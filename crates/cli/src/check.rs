@@ -1,7 +1,8 @@
 //! `tidegate check`: whether files can be run, before anything does.
 //!
 //! A file for a quota server has one key at the top, `quota`; one for a proxy has `upstream` or
-//! `role` among its keys. Nothing is started and nothing is asked.
+//! `role` among its keys, and may have a key `quota` as well. Nothing is started and nothing is
+//! asked.
 
 use crate::{Ending, Failure};
 use std::fmt::Write as _;
@@ -77,7 +78,7 @@ fn check_limits(name: &str, text: &str, own: &Own) -> Result<String, String> {
 
 fn check(name: &str, text: &str) -> Result<String, String> {
     match kind(text) {
-        Some("quota") => match Config::parse(name, text) {
+        Some("quota") if !is_proxy_at_the_top(text) => match Config::parse(name, text) {
             Ok(config) => {
                 Ok(format!("a quota server\n  {}", config.summary().replace('\n', "\n  ")))
             }
@@ -120,6 +121,11 @@ fn is_proxy(text: &str) -> bool {
     text.lines().filter_map(key).any(|key| key == "upstream" || key == "role")
 }
 
+/// The same of one that begins as a quota server's does.
+fn is_proxy_at_the_top(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("upstream:") || line.starts_with("role:"))
+}
+
 /// The first key at the top of a file.
 fn kind(text: &str) -> Option<&str> {
     let line = text.lines().find(|line| {
@@ -149,6 +155,11 @@ mod tests {
         let edge = "upstream: 127.0.0.1:8080\nedge: { rules: [{ path: /a, ceiling: CRITICAL }] }\n";
         let good = check("p.yaml", edge).unwrap();
         assert_eq!(good, "a proxy at 127.0.0.1:8000 for 127.0.0.1:8080, dark, for strangers");
+        let quota = "quota: { servers: ['http://q:1'], service: a }\nupstream: 127.0.0.1:8080\n";
+        assert_eq!(
+            check("p.yaml", quota).unwrap(),
+            "a proxy at 127.0.0.1:8000 for 127.0.0.1:8080, dark"
+        );
         let bad = check("p.yaml", "role: edge\nedge:\n  rules:\n    - path: /a\n").unwrap_err();
         assert!(bad.starts_with("p.yaml:4:") && bad.contains("right: criticality"), "{bad}");
         let bad = check("p.yaml", "upstream: 127.0.0.1:8080\nmod: dark\n").unwrap_err();

@@ -86,6 +86,30 @@ fn status(url: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(40), "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How a part of the page stands; nothing if nobody answers.
+fn snapshot(page: &str, query: &str) -> Value {
+    let authority = page.trim_start_matches("http://").trim_end_matches('/');
+    let Ok(mut stream) = TcpStream::connect(authority) else { return Value::Null };
+    let request = format!(
+        "GET /api/snapshot{query} HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n\r\n"
+    );
+    let mut answer = String::new();
+    if stream.write_all(request.as_bytes()).is_err() || stream.read_to_string(&mut answer).is_err()
+    {
+        return Value::Null;
+    }
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    serde_json::from_str(body).unwrap_or(Value::Null)
+}
+
 /// How many answers there were of a customer and criticality, by status.
 type Answers = BTreeMap<(&'static str, &'static str, u16), u64>;
 
@@ -339,6 +363,19 @@ fn a_server_follows_its_file_and_ends_when_it_is_told_to() {
     assert!(status(&url)["refused"].is_null());
     let top = text(&run(&["top", &page, "--once"]).stdout);
     assert!(top.contains("demo: ") && top.contains("This is the quota server"), "{top}");
+    // A service that comes later has its part on the page, and one that goes has none.
+    let more = config.replace("    demo:", "    late: { default: 1 }\n    demo:");
+    std::fs::write(&file, &more).unwrap();
+    first.signal(Signal::HUP);
+    let parts = |names: &[&str]| {
+        let found = snapshot(&page, "");
+        found["parts"].as_array().is_some_and(|parts| parts.iter().eq(names.iter()))
+    };
+    until("both services are on the page", || parts(&["demo", "late"]));
+    assert_eq!(snapshot(&page, "?part=late")["service"], "late");
+    std::fs::write(&file, &config).unwrap();
+    first.signal(Signal::HUP);
+    until("one service is on the page", || parts(&["demo"]));
 
     first.signal(Signal::TERM);
     assert_eq!(first.child.wait().unwrap().code(), Some(0));

@@ -22,6 +22,7 @@ use crate::outbound::{self, InvalidEndpoints};
 use crate::own::Own;
 use crate::pool::{Pool, Unfinished};
 use crate::prewarm;
+use crate::quota;
 use crate::responder::{Datagrams, Responder};
 use crate::sockets::{Ears, Legacy, Register, Sockets};
 use crate::stale::Stale;
@@ -49,6 +50,8 @@ use tidegate::signals::linux;
 use tidegate::task::BuildError;
 use tidegate_core::connection::gate::ConnectionGate;
 use tidegate_core::units::InvalidNumber;
+use tidegate_quota::Client;
+use tidegate_quota::client::AttachError;
 use tower_service::Service;
 
 /// Why a proxy cannot be.
@@ -83,6 +86,9 @@ pub enum ProxyError {
     /// Certificates, keys or names are wrong.
     #[error(transparent)]
     Tls(#[from] Unusable),
+    /// The quota server cannot be asked as it was said.
+    #[error("quota: {0}")]
+    Quota(#[from] AttachError),
     /// A worker ended in disorder.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -105,6 +111,8 @@ pub struct Proxy {
     pub(crate) config: Option<(Box<Config>, Text)>,
     pub(crate) sockets: Sockets,
     pub(crate) responder: Option<Responder>,
+    /// Who is told what customers use, and tells what they may; it leaves with the proxy.
+    pub(crate) quota: Option<Client>,
 }
 
 /// The one that serves, as far as a successor is concerned.
@@ -179,7 +187,9 @@ impl Proxy {
         if let Some(cpus) = config.cpus {
             builder = builder.cpus(cpus);
         }
-        for (name, limits) in config.customers {
+        // A quota server tells who else has limits.
+        let enrolled = config.customers.into_iter().filter(|_| config.quota.is_none());
+        for (name, limits) in enrolled {
             builder = builder.customer(name, limits);
         }
         for signal in seen.reader.iter().flat_map(linux::all) {
@@ -189,6 +199,7 @@ impl Proxy {
             builder = builder.signal(Own::start(signal)?);
         }
         let task = builder.start()?;
+        let quota = config.quota.map(|quota| quota.attach(&task)).transpose()?;
         let life = Life::with_gate(config.life, task.clock().clone(), Arc::clone(task.gate()));
         let gate = Arc::new(ConnectionGate::new(config.connections)?);
         let edge = config.edge.map(|edge| Edge::new(edge, task.clock().clone())).transpose()?;
@@ -220,6 +231,9 @@ impl Proxy {
             let pool = move || Pool::new(upstream, pool, secure);
             config.voice.say(&prewarm::warm(prewarm, pool, host)?);
         }
+        if let Some(client) = &quota {
+            quota::wait_for(client, &config.voice);
+        }
         let doors = listeners.into_iter().map(|listener| {
             let (upstream, secure) = (config.upstream.clone(), secure.clone());
             let pool = Pool::limited(upstream, config.pool, secure, config.answer_timeout);
@@ -246,7 +260,7 @@ impl Proxy {
         let services = vec![(config.service, address)];
         let watched = seen.words;
         let config = Some((kept, text));
-        Ok(Self { task, life, services, watched, workers, page, config, sockets, responder })
+        Ok(Self { task, life, services, watched, workers, page, config, sockets, responder, quota })
     }
 
     /// What a successor has to know of it.
@@ -306,9 +320,12 @@ impl Proxy {
         // nothing was changed.
         if differences.is_empty() {
             self.task.set_dark(told.dark);
-            self.task.set_default_limits(told.everyone_else);
-            for (name, limits) in &told.customers {
-                self.task.set_limits(name, *limits);
+            // Limits that a quota server tells are not the file's to change.
+            if self.quota.is_none() {
+                self.task.set_default_limits(told.everyone_else);
+                for (name, limits) in &told.customers {
+                    self.task.set_limits(name, *limits);
+                }
             }
             (config.dark, config.everyone_else) = (told.dark, told.everyone_else);
             config.customers = told.customers;

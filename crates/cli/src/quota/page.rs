@@ -1,12 +1,21 @@
 //! The server's page: the dashboard with a part for each service, as far as it knows.
+//!
+//! Services come and go with the file, or with the limits in etcd, while the parts of a dashboard
+//! are what they were when it was opened. So a thread looks once a second which services there are,
+//! and opens another page in the place of the one before when they are others. The listener is one
+//! all along, so that nobody is turned away in between; whoever looks connects again by itself, and
+//! charts begin anew. Until there are services there is a part that says so.
 
 use super::status::{capacity, name, now_ms, over_text};
-use std::net::SocketAddr;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate::admin::api::{Customer, Kind, Over, Snapshot};
 use tidegate::admin::{Admin, AdminError, Page};
-use tidegate_quota::{Config, Server};
+use tidegate_quota::Server;
 use tidegate_wire::proto::tidegate::quota::v1::{CustomerStatus, Over as WasOver, ServiceStatus};
 use tokio::runtime::Handle;
 
@@ -17,26 +26,105 @@ const CUSTOMERS_MAX: usize = 50;
 /// The latest times that anyone was over: as many, so that a page of a bad day can still be read.
 const OVERS_MAX: usize = 50;
 
+/// How often to look whether there are other services.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What is shown while there are none.
+const NOBODY: &str = "quota";
+
+/// Whom the page asks: the server, which runs on a runtime that never waits for the page.
+#[derive(Clone)]
+struct Asked {
+    server: Server,
+    runtime: Handle,
+}
+
+impl Asked {
+    /// What the server answers, if it has time.
+    fn ask<F>(&self, question: impl FnOnce(Server) -> F) -> Option<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (tell, told) = mpsc::channel();
+        let asked = question(self.server.clone());
+        self.runtime.spawn(async move { tell.send(asked.await) });
+        told.recv_timeout(PATIENCE).ok()
+    }
+
+    fn services(&self) -> Option<Vec<String>> {
+        self.ask(|server| async move { server.services().await })
+    }
+}
+
+/// The page, for as long as this is kept.
+#[derive(Debug)]
+pub(super) struct Shown {
+    address: SocketAddr,
+    /// Whoever has the other end goes on.
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shown {
+    /// Where it is.
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Serves it for as long as what is returned is kept. It asks the server at once, which runs on
 /// `runtime`: that thread must not wait for this.
-pub(super) fn open(
-    server: &Server,
-    config: &Config,
-    at: SocketAddr,
-    runtime: &Handle,
+pub(super) fn open(server: &Server, at: SocketAddr, runtime: &Handle) -> Result<Shown, AdminError> {
+    let asked = Asked { server: server.clone(), runtime: runtime.clone() };
+    let listener = TcpListener::bind(at)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let mut names = asked.services().unwrap_or_default();
+    let mut page = show(&asked, &names, address, &listener)?;
+    let (end, ended) = mpsc::channel::<()>();
+    let follow = move || {
+        while ended.recv_timeout(LOOK_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let Some(now) = asked.services() else { continue };
+            if now == names {
+                continue;
+            }
+            // If it cannot be, the one before goes on and this is tried again.
+            if let Ok(other) = show(&asked, &now, address, &listener) {
+                (page, names) = (other, now);
+            }
+        }
+        drop(page);
+    };
+    let thread = std::thread::Builder::new().name("tidegate-quota-page".to_owned());
+    let thread = thread.spawn(follow)?;
+    Ok(Shown { address, end: Some(end), thread: Some(thread) })
+}
+
+/// A page with these services.
+fn show(
+    asked: &Asked,
+    names: &[String],
+    address: SocketAddr,
+    listener: &TcpListener,
 ) -> Result<Page, AdminError> {
     let mut admin = Admin::empty();
-    for name in config.services.keys() {
-        let (server, runtime, service) = (server.clone(), runtime.clone(), name.clone());
+    for name in names {
+        let (asked, service) = (asked.clone(), name.clone());
         let mut last = Snapshot::default();
         last.service.clone_from(name);
         last.overs = Some(Vec::new());
         admin = admin.source(name.clone(), move || {
-            // The page's thread may wait; the server's may not, and answers when it has time.
-            let (tell, told) = mpsc::channel();
-            let server = server.clone();
-            runtime.spawn(async move { tell.send(server.status().await) });
-            let status = told.recv_timeout(PATIENCE).unwrap_or_default();
+            let status = asked.ask(|server| async move { server.status().await });
+            let status = status.unwrap_or_default();
             let found = status.services.iter().find(|status| status.service == service);
             last = found.map_or_else(
                 || gone(&last),
@@ -45,7 +133,28 @@ pub(super) fn open(
             last.clone()
         });
     }
-    admin.spawn(at)
+    if names.is_empty() {
+        let asked = asked.clone();
+        admin = admin.source(NOBODY, move || {
+            let status = asked.ask(|server| async move { server.status().await });
+            nobody(&status.unwrap_or_default().refused, now_ms())
+        });
+    }
+    let listener = listener.try_clone()?;
+    admin.spawn_on(address, || -> io::Result<_> { tokio::net::TcpListener::from_std(listener) })
+}
+
+/// There are no services yet.
+fn nobody(refused: &str, now: u64) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    NOBODY.clone_into(&mut snapshot.service);
+    snapshot.at_ms = now;
+    snapshot.state.kind = Kind::Starting;
+    snapshot.state.sentence = match refused {
+        "" => "No limits were read yet".to_owned(),
+        refused => format!("No limits were read yet: {refused}"),
+    };
+    snapshot
 }
 
 /// It is no longer configured, or too busy to say.

@@ -102,8 +102,8 @@ async fn serve(
     let page = match page {
         None => None,
         Some(at) => {
-            let (server, config, runtime) = (server.clone(), config.clone(), Handle::current());
-            let open = move || page::open(&server, &config, at, &runtime);
+            let (server, runtime) = (server.clone(), Handle::current());
+            let open = move || page::open(&server, at, &runtime);
             let opened = tokio::task::spawn_blocking(open).await;
             let opened = opened.map_err(|error| failed("show the page", &error))?;
             Some(opened.map_err(|error| failed("show the page", &error))?)

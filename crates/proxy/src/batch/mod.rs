@@ -95,6 +95,6 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
     let mut workers = vec![owner::spawn(owners, &life, config.life.drain_max / 2)?];
     workers.extend(run::spawn_behind(&setting, doors.into_iter())?);
     let watched = "nobody: what it calls is elsewhere".to_owned();
-    let (config, responder) = (None, None);
-    Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder })
+    let (config, responder, quota) = (None, None, None);
+    Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder, quota })
 }

@@ -17,6 +17,7 @@ mod dump;
 mod edge;
 mod outbound;
 mod prewarm;
+mod quota;
 mod role;
 mod signals;
 mod stale;
@@ -32,6 +33,7 @@ use crate::outbound::Voice;
 use crate::own::SignalConfig;
 use crate::pool::{PoolConfig, Protocol, Upstream};
 use crate::prewarm::PrewarmConfig;
+use crate::quota::QuotaConfig;
 use crate::stale::StaleConfig;
 use crate::tls::{Target, UpstreamTls};
 use crate::watch::Watch;
@@ -39,6 +41,7 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use serde::Deserialize;
+use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use text::{Cpus, Level, Place, parsed};
@@ -105,6 +108,8 @@ pub struct Config {
     pub identities: Identities,
     /// What everyone else may use together.
     pub everyone_else: fleet::Limits,
+    /// Who says instead what customers and everyone else may use, if not this.
+    pub quota: Option<QuotaConfig>,
     /// What requests count as that do not say.
     pub criticality: Criticality,
     /// What strangers may do, if callers are strangers.
@@ -144,6 +149,7 @@ impl Config {
             customers: Vec::new(),
             identities: Identities::default(),
             everyone_else: fleet::Limits::UNLIMITED,
+            quota: None,
             criticality: Criticality::Critical,
             edge: None,
             admin: None,
@@ -180,6 +186,7 @@ impl Config {
             ("health_udp", self.health_udp != other.health_udp),
             ("signals", self.signals != other.signals),
             ("prewarm", self.prewarm != other.prewarm),
+            ("quota", self.quota != other.quota),
             ("customers (one was taken out)", self.customers.iter().any(gone)),
             ("customers (who they are)", self.identities != other.identities),
         ]
@@ -190,7 +197,18 @@ impl Config {
 
     /// Reads what stands in `file`.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        role::read::<Raw>(file, text)?.resolve().map_err(|wrong| role::refused(file, wrong))
+        let mut raw = role::read::<Raw>(file, text)?;
+        let quota = raw.quota.take().map(|quota| {
+            let beside = quota::Beside {
+                named: raw.service.is_some(),
+                everyone_else: raw.everyone_else.is_some(),
+                customers: &raw.customers,
+            };
+            quota::resolve(file, quota, &beside)
+        });
+        let mut config = raw.resolve().map_err(|wrong| role::refused(file, wrong))?;
+        config.quota = quota.transpose()?;
+        Ok(config)
     }
 }
 
@@ -263,6 +281,7 @@ struct Raw {
     #[serde(default)]
     delegators: Vec<String>,
     everyone_else: Option<Quota>,
+    quota: Option<Spanned<quota::Quota>>,
     edge: Option<edge::Edge>,
 }
 

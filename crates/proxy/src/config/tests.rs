@@ -85,6 +85,31 @@ fn what_is_wrong_is_refused_with_what_would_be_right() {
         ("upstream: a:1\neveryone_else: { SHEDDABLE: 2, total: 1 }", "", "everyone_else", "lower"),
         ("upstream: a:1\ncustomers: { a: {} }", "", "not asked for any", "everyone_else"),
         ("upstream: a:1\ntls: { cert: a }", "2:", "key", ""),
+        (
+            "upstream: a:1\nservice: s\neveryone_else: 1\nquota: { servers: ['http://q:1'] }",
+            "4:8:",
+            "everyone_else says some as well",
+            "one of both",
+        ),
+        (
+            "upstream: a:1\nquota: { servers: ['http://q:1'] }",
+            "2:8:",
+            "without the name of the service",
+            "service: NAME",
+        ),
+        ("upstream: a:1\nservice: s\nquota: { servers: [] }", "3:8:", "no addresses", "https://"),
+        (
+            "upstream: a:1\nservice: s\nquota: { servers: ['http://q:1'], tls: { ca: /a } }",
+            "3:8:",
+            "in the clear",
+            "https://",
+        ),
+        (
+            "upstream: a:1\nservice: s\nquota: { servers: ['http://q:1'], name: 'a b' }",
+            "3:8:",
+            "cannot be the name of a task",
+            "without blanks",
+        ),
         ("upstream: a:1\ntls: { cert: a, key: b, client: optional }", "", "client_ca", "roots"),
         ("upstream: a:1\nupstream_tls: { ca: a }", "", "without TLS", "https://"),
         ("upstream: https://a:1\nupstream_tls: { cert: a }", "", "one of `cert`", "both"),
@@ -104,6 +129,28 @@ fn what_is_wrong_is_refused_with_what_would_be_right() {
 fn parse_secure(text: &str) -> Result<Config, String> {
     let tls = "{ cert: /c, key: /k, client_ca: /r }";
     parse(&format!("upstream: https://app:8443\ntls: {tls}\n{text}"))
+}
+
+#[test]
+fn a_quota_server_is_named_once_and_no_limits_beside_it() {
+    let servers = "servers: ['https://q:1', 'https://r:1']";
+    let config = parse_secure(&format!(
+        "quota: {{ {servers}, service: search, name: edge-1, tls: {{ ca: /a }} }}
+customers: {{ shop: {{ identities: [dns:shop] }} }}"
+    ));
+    let quota = config.as_ref().unwrap().quota.as_ref().unwrap();
+    assert_eq!(quota.servers, ["https://q:1", "https://r:1"]);
+    assert_eq!((quota.service.as_deref(), quota.name.as_deref()), (Some("search"), Some("edge-1")));
+    assert!(quota.tls.is_some());
+    let limits = "customers: { shop: { quota: 2, identities: [dns:shop] } }";
+    let wrong = parse_secure(&format!("service: search\n{limits}\nquota: {{ {servers} }}"));
+    let wrong = wrong.unwrap_err();
+    assert!(wrong.starts_with("proxy.yaml:5:8: ") && wrong.contains("customers.shop.quota"));
+    // It is part of everything in it.
+    let before = parse_secure(&format!("service: s\nquota: {{ {servers} }}")).unwrap();
+    let after = parse_secure("service: s\nquota: { servers: ['https://q:1'] }").unwrap();
+    assert_eq!(before.differences(&after), ["quota"]);
+    assert_eq!(before.differences(&parse_secure("service: s").unwrap()), ["quota"]);
 }
 
 #[test]

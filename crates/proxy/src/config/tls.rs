@@ -64,18 +64,7 @@ pub(super) struct Upstream {
 
 impl Upstream {
     pub(super) fn resolve(self, key: &str) -> Result<UpstreamTls, Wrong> {
-        let mut options = ClientOptions::default();
-        if let Some(roots) = self.ca {
-            options.roots = Roots::Given(roots.into());
-        }
-        options.identity = match (self.cert, self.key) {
-            (Some(cert), Some(key)) => Some(Identity::new(cert, key)),
-            (None, None) => None,
-            _ => {
-                let what = format!("{key} has one of `cert` and `key`");
-                return Err((what, "both, or neither".to_owned()));
-            }
-        };
+        let options = options(self.ca, self.cert, self.key, key)?;
         if let Some(name) = &self.name {
             Client::name(name).map_err(|wrong| {
                 (format!("{key}.name: {}: {}", wrong.place, wrong.what), wrong.right.into())
@@ -83,6 +72,28 @@ impl Upstream {
         }
         Ok(UpstreamTls { options, name: self.name })
     }
+}
+
+/// Whom to believe, and what to show, as `of` says.
+pub(super) fn options(
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    of: &str,
+) -> Result<ClientOptions, Wrong> {
+    let mut options = ClientOptions::default();
+    if let Some(roots) = ca {
+        options.roots = Roots::Given(roots.into());
+    }
+    options.identity = match (cert, key) {
+        (Some(cert), Some(key)) => Some(Identity::new(cert, key)),
+        (None, None) => None,
+        _ => {
+            let what = format!("{of} has one of `cert` and `key`");
+            return Err((what, "both, or neither".to_owned()));
+        }
+    };
+    Ok(options)
 }
 
 /// One who is charged for what it uses.
@@ -96,6 +107,12 @@ pub(super) struct Customer {
 }
 
 pub(super) type Customers = BTreeMap<String, Customer>;
+
+/// The first that has a limit of its own.
+pub(super) fn limited(customers: &Customers) -> Option<&str> {
+    let mut limited = customers.iter().filter(|(_, customer)| customer.quota.is_some());
+    limited.next().map(|(name, _)| name.as_str())
+}
 
 /// Who is who, and what each customer may use. `shown` says whether callers show certificates.
 pub(super) fn customers(

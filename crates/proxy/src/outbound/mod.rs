@@ -122,8 +122,8 @@ pub(crate) fn start(config: OutboundConfig, mut sockets: Sockets) -> Result<Prox
     };
     let workers = run::spawn_behind(&setting, doors.into_iter())?;
     let watched = "nobody: what it calls is elsewhere".to_owned();
-    let (config, responder) = (None, None);
-    Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder })
+    let (config, responder, quota) = (None, None, None);
+    Ok(Proxy { task, life, services, watched, workers, page, config, sockets, responder, quota })
 }
 
 fn layer(service: &ServiceConfig) -> Layer {

@@ -96,6 +96,7 @@ struct Held {
 #[derive(Debug)]
 pub(crate) struct Member {
     task: Task,
+    service: String,
     name: String,
     weight: u32,
     /// By which election it stands for others; 0 for itself.
@@ -148,6 +149,7 @@ impl Member {
         let now = task.clock().now();
         Self {
             meter: UsageMeter::new(task.gate().quota(), now),
+            service: task.service().to_owned(),
             task,
             name,
             weight,
@@ -173,6 +175,12 @@ impl Member {
         }
     }
 
+    /// The same for a service that the server knows by another name.
+    pub(crate) fn of(mut self, service: &str) -> Self {
+        service.clone_into(&mut self.service);
+        self
+    }
+
     /// The same for whoever stands for others, by the election `reign` of theirs: grants are
     /// acknowledged by [`Member::settle`].
     pub(crate) fn for_others(task: Task, name: String, weight: u32, reign: u64) -> Self {
@@ -192,7 +200,7 @@ impl Member {
         self.pending.iter_mut().for_each(VecDeque::clear);
         TaskMessage {
             hello: Some(wire::Hello {
-                service: self.task.service().to_owned(),
+                service: self.service.clone(),
                 task: self.name.clone(),
                 resumes: self.id.map(write_task_id),
                 weight: self.weight,

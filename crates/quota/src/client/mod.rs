@@ -78,6 +78,7 @@ pub enum AttachError {
 #[must_use = "nothing is reported before `attach`"]
 pub struct Builder {
     addresses: Vec<String>,
+    service: Option<String>,
     name: Option<String>,
     weight: u32,
     tls: Option<ClientOptions>,
@@ -89,6 +90,12 @@ impl Builder {
     /// successor take over what it held.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// What the task's service is called at the server, if not as the task calls it.
+    pub fn service(mut self, service: impl Into<String>) -> Self {
+        self.service = Some(service.into());
         self
     }
 
@@ -109,10 +116,27 @@ impl Builder {
     /// Begins to report for `task`, and to set its limits.
     pub fn attach(self, task: &Task) -> Result<Client, AttachError> {
         let name = self.name.clone().unwrap_or_else(own_name);
-        check_name("service", task.service())?;
+        let service = self.service.as_deref().unwrap_or(task.service());
+        check_name("service", service)?;
         check_name("task", &name)?;
-        let member = Member::new(task.clone(), name, self.weight);
+        let member = Member::new(task.clone(), name, self.weight).of(service);
         self.prepare(member, None).map(Prepared::begin)
+    }
+
+    /// Whether addresses and names are such, as far as they were said. Certificates are not looked
+    /// at.
+    pub fn check(&self) -> Result<(), AttachError> {
+        if self.addresses.is_empty() {
+            return Err(AttachError::NoAddress);
+        }
+        let link = Link::scheme(self.tls.is_some());
+        for address in &self.addresses {
+            link.endpoint(address)?;
+        }
+        for (what, name) in [("service", &self.service), ("task", &self.name)] {
+            name.as_deref().map_or(Ok(()), |name| check_name(what, name))?;
+        }
+        Ok(())
     }
 
     /// The same for a zone's server, whose tasks share what it is told, by the election `reign`; it
@@ -154,8 +178,8 @@ fn check_name(what: &'static str, name: &str) -> Result<(), AttachError> {
     Err(AttachError::Name { what, name: name.to_owned() })
 }
 
-/// The name of this process.
-pub(crate) fn own_name() -> String {
+/// What a task is called if nobody says: host and process.
+pub fn own_name() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().replace(|c: char| !c.is_ascii_graphic(), "-");
     format!("{host}:{}", std::process::id())
@@ -190,7 +214,7 @@ impl Client {
     /// are tried in turn.
     pub fn builder<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Builder {
         let addresses = addresses.into_iter().map(Into::into).collect();
-        Builder { addresses, name: None, weight: 1, tls: None }
+        Builder { addresses, service: None, name: None, weight: 1, tls: None }
     }
 
     /// How the task stands with the server.

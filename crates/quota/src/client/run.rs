@@ -3,7 +3,8 @@
 //! One stream at a time, to one address after the other. Whatever happens to it, the task's limits
 //! are looked at once an interval, so that they fade when they should. Between two attempts there
 //! is a pause that doubles, half of it by chance: a fleet that lost its server must not come back
-//! as one.
+//! as one. Whoever is told where the leader is has waited for that, and goes there after the
+//! shortest; unless that one knows of another leader, as two servers could send it to and fro.
 
 use super::member::{Member, Next, REPORT_EVERY};
 use super::state::{Shared, Trouble};
@@ -77,9 +78,37 @@ pub(crate) struct Flags {
 enum Ended {
     /// The task ends.
     Stopped,
-    /// Another one is to be opened: at once, or after a pause.
-    Moved,
+    /// Another one is to be opened: there, or wherever somebody leads.
+    Moved {
+        there: bool,
+    },
     Failed(String),
+}
+
+/// How long to wait between two attempts.
+#[derive(Debug)]
+struct Pauses {
+    next: Duration,
+    /// The last attempt led to where it was sent.
+    sent: bool,
+}
+
+impl Pauses {
+    const fn new() -> Self {
+        Self { next: PAUSE_MIN, sent: false }
+    }
+
+    /// The pause after a stream that was sent elsewhere, to somebody it was told of, or not.
+    fn after(&mut self, there: bool, dice: &mut impl Rng) -> Duration {
+        let at_once = there && !self.sent;
+        self.sent = there;
+        let pause = if at_once { PAUSE_MIN } else { self.next };
+        if !at_once {
+            self.next = (self.next * 2).min(PAUSE_MAX);
+        }
+        let half = pause / 2;
+        half + Duration::from_secs_f64(half.as_secs_f64() * dice.unit())
+    }
 }
 
 /// Lets a thread begin that waits; if it is dropped instead, the thread ends.
@@ -112,7 +141,7 @@ pub(super) fn start(
 }
 
 async fn run(mut line: Line, stopped: watch::Receiver<bool>) {
-    let mut pause = PAUSE_MIN;
+    let mut pauses = Pauses::new();
     let mut ticks = ticks(REPORT_EVERY, &mut line.dice);
     loop {
         while !line.may_speak() {
@@ -123,20 +152,17 @@ async fn run(mut line: Line, stopped: watch::Receiver<bool>) {
         }
         let endpoint = line.route.next();
         let server = endpoint.uri().to_string();
-        let ended = stream(&mut line, endpoint, &server, &mut ticks, &mut pause, &stopped).await;
-        let trouble = match ended {
+        let ended = stream(&mut line, endpoint, &server, &mut ticks, &mut pauses, &stopped).await;
+        let (there, trouble) = match ended {
             Ended::Stopped => return,
-            Ended::Moved => None,
-            Ended::Failed(what) => Some(Trouble { server, what }),
+            Ended::Moved { there } => (there, None),
+            Ended::Failed(what) => (false, Some(Trouble { server, what })),
         };
         line.shared.change(|state| {
             state.server = None;
             state.trouble = trouble;
         });
-        let half = pause / 2;
-        let wait = half + Duration::from_secs_f64(half.as_secs_f64() * line.dice.unit());
-        pause = (pause * 2).min(PAUSE_MAX);
-        let until = sleep(wait);
+        let until = sleep(pauses.after(there, &mut line.dice));
         tokio::pin!(until);
         loop {
             tokio::select! {
@@ -258,7 +284,7 @@ async fn stream(
     endpoint: Endpoint,
     server: &str,
     ticks: &mut Interval,
-    pause: &mut Duration,
+    pauses: &mut Pauses,
     stopped: &watch::Receiver<bool>,
 ) -> Ended {
     let opened = tokio::select! {
@@ -311,7 +337,7 @@ async fn stream(
             }
         };
         if let Some(every) = Member::report_every(&next) {
-            *pause = PAUSE_MIN;
+            *pauses = Pauses::new();
             *ticks = self::ticks(every, &mut line.dice);
             settling = settles(every);
             line.shared.change(|state| {
@@ -330,11 +356,11 @@ async fn stream(
             }
             Ok(Next::Resume) => {
                 line.route.again(&endpoint);
-                return Ended::Moved;
+                return Ended::Moved { there: true };
             }
             Ok(Next::Go(leader)) => {
                 line.route.redirect(&endpoint, leader.as_deref());
-                return Ended::Moved;
+                return Ended::Moved { there: leader.is_some() };
             }
             Err(nonsense) => return Ended::Failed(nonsense.to_string()),
         }
@@ -362,4 +388,27 @@ pub(crate) fn explain(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_told_where_the_leader_is_goes_there_at_once_but_not_to_and_fro() {
+        let mut dice = SeededRng::new(1);
+        let mut pauses = Pauses::new();
+        // Nobody leads for a while.
+        let waits: Vec<Duration> = (0..8).map(|_| pauses.after(false, &mut dice)).collect();
+        assert!(waits[0] <= PAUSE_MIN && waits[7] >= PAUSE_MAX / 2, "{waits:?}");
+        assert!(pauses.after(true, &mut dice) <= PAUSE_MIN);
+        // It sends on to another, who sends back: that is no better than nobody.
+        for _ in 0..3 {
+            assert!(pauses.after(true, &mut dice) >= PAUSE_MAX / 2);
+        }
+        // It could not be reached, and the next knows the same: one such attempt a pause.
+        assert!(pauses.after(false, &mut dice) >= PAUSE_MAX / 2);
+        assert!(pauses.after(true, &mut dice) <= PAUSE_MIN);
+        assert!(pauses.after(false, &mut dice) >= PAUSE_MAX / 2);
+    }
 }

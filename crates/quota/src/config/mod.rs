@@ -49,9 +49,33 @@ use tidegate_wire::customer::IdentityPattern;
 /// The port of a server that is not told another.
 pub const PORT: u16 = 7300;
 
+/// Where one server is and what it remembers, as its file says: the command line may have it listen
+/// elsewhere, which is no change of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Fixed {
+    listen: Option<SocketAddr>,
+    advertise: Option<String>,
+    state: Option<PathBuf>,
+    trust_network: bool,
+}
+
+impl Fixed {
+    /// The first key in which `other` differs.
+    pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let differences = [
+            ("listen", self.listen != other.listen),
+            ("advertise", self.advertise != other.advertise),
+            ("state", self.state != other.state),
+            ("trust_network", self.trust_network != other.trust_network),
+        ];
+        differences.into_iter().find_map(|(key, differs)| differs.then_some(key))
+    }
+}
+
 /// What is of one server, and what limits that all share say nothing of.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Own {
+    pub(crate) fixed: Fixed,
     pub(crate) tls: Option<ServerOptions>,
     pub(crate) election: Option<EtcdElection>,
     operators: Vec<IdentityPattern>,
@@ -63,6 +87,7 @@ impl Own {
     /// What this configuration says of it.
     pub fn of(config: &Config) -> Self {
         Self {
+            fixed: config.fixed.clone(),
             tls: config.tls.clone(),
             election: config.election.clone(),
             operators: config.operators.clone(),
@@ -102,6 +127,8 @@ pub struct Config {
     pub parent: Option<Parent>,
     /// Who may ask for Doorman's resources.
     pub doorman_access: Option<DoormanAccess>,
+    /// What the file says of `listen`, `advertise`, `state` and `trust_network`.
+    pub(crate) fixed: Fixed,
 }
 
 /// One service, whose tasks share what its customers may use.

@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::raw::{self, Limit, Named};
 use super::units::{bytes, cpus, duration, share, size};
 use super::who::{self, Exposed, Reader};
-use super::{Config, Memory, Own, PORT, Service};
+use super::{Config, Fixed, Memory, Own, PORT, Service};
 use crate::access;
 use core::time::Duration;
 use serde_saphyr::{Location, Spanned};
@@ -79,6 +79,13 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
         return Err(Fault::at(state, what, "leave `state` out, or `election`"));
     }
     let state = quota.state.map(|path| PathBuf::from(path.value));
+    let fixed = Fixed {
+        listen: Some(listen),
+        advertise: quota.advertise.as_ref().map(|text| text.value.clone()),
+        state: state.clone(),
+        trust_network,
+    };
+    let fixed = own.map_or(fixed, |own| own.fixed.clone());
     let advertise = match quota.advertise {
         Some(text) => {
             let parsed = text.value.parse::<http::uri::Authority>().ok();
@@ -113,6 +120,7 @@ fn resolve(file: raw::File, own: Option<&Own>) -> Result<Config, Fault> {
         operators,
         parent,
         doorman_access,
+        fixed,
     })
 }
 

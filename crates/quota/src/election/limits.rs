@@ -8,7 +8,7 @@
 
 use super::candidate::Change;
 use crate::etcd::Etcd;
-use crate::server::{Reload, Server};
+use crate::server::{Origin, Reload, Server};
 use core::time::Duration;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
@@ -41,7 +41,7 @@ impl Follow {
                 Ok(Some(found)) => {
                     let text = String::from_utf8_lossy(&found.value).into_owned();
                     let reload = self.server.reload_limits(&file, &text).await;
-                    self.server.note(&file, &reload);
+                    self.server.note(Origin::Etcd, &file, &reload);
                     if matches!(reload, Reload::Done(_)) {
                         self.eligible.send_replace(true);
                     }
@@ -60,7 +60,7 @@ impl Follow {
                 Ok(None) => {
                     seen = None;
                     let what = format!("{file}: there is no such key; put the limits there");
-                    self.server.set_refused(Some(what));
+                    self.server.set_refused(Origin::Etcd, Some(what));
                     LOOK_SOON
                 }
                 // The election says that etcd does not answer.

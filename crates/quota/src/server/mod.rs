@@ -22,6 +22,8 @@ pub(crate) mod stream;
 
 pub use reload::{Reload, ReloadError, follow};
 
+pub(crate) use reload::Origin;
+
 use crate::access::Access;
 use crate::client::zone::Zone;
 use crate::client::{Client, Flags, Prepared};
@@ -68,8 +70,8 @@ pub(crate) struct Inner {
     uplinks: Mutex<BTreeMap<String, Uplink>>,
     /// What is run; held by whoever reloads.
     running: tokio::sync::Mutex<Running>,
-    /// What is wrong with the file that is there now.
-    refused: Mutex<Option<String>>,
+    /// What is wrong with the file and the limits that are there now.
+    refused: Mutex<BTreeMap<Origin, String>>,
     /// What is wrong with the election.
     trouble: Mutex<Option<String>>,
 }
@@ -175,7 +177,7 @@ impl Server {
             owners: ArcSwap::default(),
             uplinks: Mutex::default(),
             running: Running { services, own, election: None, stopped: false }.into(),
-            refused: Mutex::new(None),
+            refused: Mutex::default(),
             trouble: Mutex::new(None),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -256,6 +258,11 @@ impl Server {
         step_down();
         (running.election, running.stopped) = (None, true);
         self.inner.end_all().await;
+    }
+
+    /// The services that it leads, or would: by its file, or by the limits in etcd.
+    pub async fn services(&self) -> Vec<String> {
+        self.inner.running.lock().await.services.keys().cloned().collect()
     }
 
     /// How things stand.
@@ -433,7 +440,12 @@ impl Inner {
         self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refused(&self) -> MutexGuard<'_, Option<String>> {
+    /// What is wrong with what there is to read now, line by line.
+    fn complaints(&self) -> String {
+        self.refused().values().cloned().collect::<Vec<_>>().join("\n")
+    }
+
+    fn refused(&self) -> MutexGuard<'_, BTreeMap<Origin, String>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -443,7 +455,7 @@ impl Inner {
         for (_, owner) in owners.iter().filter(|(name, _)| of(name)) {
             services.extend(owner.status().await);
         }
-        let refused = self.refused().clone().unwrap_or_default();
+        let refused = self.complaints();
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let below = self.doorman.trouble().map(|trouble| format!("doorman: {trouble}"));
         let trouble = trouble.into_iter().chain(below).collect::<Vec<_>>().join("; ");

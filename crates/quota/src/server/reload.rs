@@ -30,6 +30,12 @@ pub enum ReloadError {
         /// Which.
         service: String,
     },
+    /// It is part of everything in the server.
+    #[error("`{key}` is another, or new or gone: restart the server, or set it back")]
+    Fixed {
+        /// Which key of the file.
+        key: &'static str,
+    },
     /// The port is open, and is what it is.
     #[error("`tls` has other files, or is new or gone: restart the server, or set it back")]
     Tls,
@@ -48,6 +54,16 @@ pub enum ReloadError {
     /// A service that is new cannot be led.
     #[error(transparent)]
     Start(#[from] StartError),
+}
+
+/// Where a configuration comes from. A server may have two at once, and what is wrong with one is
+/// not mended by the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// The server's own file.
+    File,
+    /// The limits in etcd.
+    Etcd,
 }
 
 /// What came of a file that has changed.
@@ -80,6 +96,9 @@ impl Server {
 
     async fn reload_with(&self, running: &mut Running, config: &Config) -> Result<(), ReloadError> {
         let inner = &self.inner;
+        if let Some(key) = running.own.fixed.difference(&config.fixed) {
+            return Err(ReloadError::Fixed { key });
+        }
         if running.own.tls != config.tls {
             return Err(ReloadError::Tls);
         }
@@ -152,6 +171,9 @@ impl Server {
 
     /// What is of this server only; its limits are in etcd.
     fn reload_own(&self, running: &mut Running, config: &Config) -> Reload {
+        if let Some(key) = running.own.fixed.difference(&config.fixed) {
+            return Reload::Unfit(ReloadError::Fixed { key });
+        }
         if running.own.tls != config.tls {
             return Reload::Unfit(ReloadError::Tls);
         }
@@ -186,22 +208,27 @@ impl Server {
     }
 
     /// Has the status say what came of it.
-    pub(crate) fn note(&self, file: &str, reload: &Reload) {
-        self.set_refused(match reload {
+    pub(crate) fn note(&self, of: Origin, file: &str, reload: &Reload) {
+        let refused = match reload {
             Reload::Done(_) => None,
             Reload::Refused(refused) => Some(refused.to_string()),
             Reload::Unfit(error) => Some(error.to_string()),
             Reload::Unreadable(error) => Some(format!("{file} cannot be read: {error}")),
-        });
+        };
+        self.set_refused(of, refused);
     }
 
     #[cfg(test)]
     pub(crate) fn refused(&self) -> Option<String> {
-        self.inner.refused().clone()
+        Some(self.inner.complaints()).filter(|complaints| !complaints.is_empty())
     }
 
-    pub(crate) fn set_refused(&self, refused: Option<String>) {
-        *self.inner.refused() = refused;
+    pub(crate) fn set_refused(&self, of: Origin, refused: Option<String>) {
+        let mut all = self.inner.refused();
+        match refused {
+            Some(refused) => _ = all.insert(of, refused),
+            None => _ = all.remove(&of),
+        }
     }
 }
 
@@ -242,7 +269,7 @@ pub async fn follow(
             Ok(text) => server.reload_text(&file, &text).await,
             Err(error) => Reload::Unreadable(error),
         };
-        server.note(&file, &reload);
+        server.note(Origin::File, &file, &reload);
         let again = match &reload {
             Reload::Unfit(error) if reload.may_do_better() => Some(error.to_string()),
             _ => None,
@@ -361,11 +388,54 @@ quota:
             (own("dns:c.example.org").replace("k.pem", "other.pem"), "`tls` has other files"),
             (own("dns:c.example.org").replace("/q", "/r"), "`election` is another"),
             (own("c.example.org"), "is no pattern"),
+            (own("dns:c.example.org") + "  listen: 127.0.0.1:7301\n", "`listen` is another"),
+            (own("dns:c.example.org") + "  advertise: quota-2:7300\n", "`advertise` is another"),
         ] {
             let reload = server.reload_text("quota.yaml", &text).await;
-            server.note("quota.yaml", &reload);
+            server.note(Origin::File, "quota.yaml", &reload);
             assert!(server.refused().unwrap().contains(what), "{:?}", server.refused());
             assert_eq!(found(), access("dns:b.example.org", &more), "what held before holds");
         }
+        // What is wrong with the file is not mended by limits that are in order, nor the other way
+        // round.
+        let wrong = server.reload_limits("etcd:/q/config", "quota: {}").await;
+        server.note(Origin::Etcd, "etcd:/q/config", &wrong);
+        let both = server.status().await.refused;
+        assert!(both.contains("`advertise` is") && both.contains("etcd:/q/config"), "{both}");
+        let right = server.reload_limits("etcd:/q/config", &more).await;
+        server.note(Origin::Etcd, "etcd:/q/config", &right);
+        assert!(server.refused().unwrap().contains("`advertise` is"), "{:?}", server.refused());
+        let right = server.reload_text("quota.yaml", &own("dns:b.example.org")).await;
+        server.note(Origin::File, "quota.yaml", &right);
+        assert_eq!(server.refused(), None);
+    }
+
+    /// The file is held against the file: where the command line has the server listen is no
+    /// change of it.
+    #[tokio::test]
+    async fn what_a_server_is_once_and_for_all_is_not_changed_by_a_file() {
+        let file = |own: &str| format!("quota:\n{own}  services: {{ search: {{ default: 1 }} }}\n");
+        let before = file("  listen: 127.0.0.1:7301\n  state: /tmp/state\n");
+        let mut config = Config::parse("quota.yaml", &before).unwrap();
+        config.listen_at("127.0.0.1:0".parse().unwrap()).unwrap();
+        config.advertise = "127.0.0.1:40000".to_owned();
+        let election = Election::alone(None, std::time::SystemTime::now()).unwrap();
+        let server = Server::start(&config, election, Clock::monotonic()).unwrap();
+        for (text, key) in [
+            (before.replace("7301", "7302"), "listen"),
+            (before.replace("  listen: 127.0.0.1:7301\n", ""), "listen"),
+            (before.replace("  state", "  advertise: a:1\n  state"), "advertise"),
+            (before.replace("/tmp/state", "/tmp/other"), "state"),
+            (before.replace("  state", "  trust_network: true\n  state"), "trust_network"),
+        ] {
+            let found = server.reload_text("quota.yaml", &text).await;
+            let Reload::Unfit(ReloadError::Fixed { key: found }) = found else {
+                panic!("{key}: {found:?}")
+            };
+            assert_eq!(found, key);
+        }
+        let more = before.replace("default: 1", "default: 2");
+        let found = server.reload_text("quota.yaml", &more).await;
+        assert!(matches!(found, Reload::Done(_)), "{found:?}");
     }
 }
