@@ -198,8 +198,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         return Ok(());
     }
     println!(
-        "{:<10} {:<9} {:>12} {:>11} {:>11}  {}",
-        "case", "proxy", "CPU µs each", "answers/s", "over nginx", "at most"
+        "{:<10} {:<9} {:>12} {:>11} {:>11}  at most",
+        "case", "proxy", "CPU µs each", "answers/s", "over nginx"
     );
     for row in &rows {
         let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);

@@ -520,7 +520,7 @@ mod tests {
         for wait in [2, 4, 8, 16, 32, 60, 60] {
             again.after(Reloaded::Unable, now);
             assert!(again.is_waited_for());
-            assert!(!again.is_due(now + Duration::from_secs(wait) - Duration::from_millis(1)));
+            assert!(!again.is_due(now + Duration::from_millis(wait * 1_000 - 1)));
             now += Duration::from_secs(wait);
             assert!(again.is_due(now));
         }

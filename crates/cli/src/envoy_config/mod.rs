@@ -171,7 +171,15 @@ fn endpoints(quota: &[Place]) -> String {
 
 fn tls(options: &Options) -> String {
     let Some(ca) = &options.ca else { return String::new() };
-    let mut text = format!(
+    let own = match (&options.cert, &options.key) {
+        (Some(cert), Some(key)) => format!(
+            "          tls_certificates:
+          - {{ certificate_chain: {{ filename: \"{cert}\" }}, \
+             private_key: {{ filename: \"{key}\" }} }}\n"
+        ),
+        _ => String::new(),
+    };
+    format!(
         "    transport_socket:
       name: envoy.transport_sockets.tls
       typed_config:
@@ -180,16 +188,8 @@ fn tls(options: &Options) -> String {
         auto_sni_san_validation: true
         common_tls_context:
           alpn_protocols: [h2]
-          validation_context: {{ trusted_ca: {{ filename: \"{ca}\" }} }}\n"
-    );
-    if let (Some(cert), Some(key)) = (&options.cert, &options.key) {
-        text += &format!(
-            "          tls_certificates:
-          - {{ certificate_chain: {{ filename: \"{cert}\" }}, \
-             private_key: {{ filename: \"{key}\" }} }}\n"
-        );
-    }
-    text
+          validation_context: {{ trusted_ca: {{ filename: \"{ca}\" }} }}\n{own}"
+    )
 }
 
 /// What a header has to be to have a bucket of its own: one of these, or any that is not too long.

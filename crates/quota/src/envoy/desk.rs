@@ -29,7 +29,7 @@ use crate::client::member::{Member, Next};
 use crate::config::Service;
 use crate::server::grpc::read;
 use crate::server::owner::{Opened, Owner};
-use crate::server::stream::Said;
+use crate::server::stream::{Said, StreamId, Words};
 use core::time::Duration;
 use prost::Message as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ use tidegate::task::BuildError;
 use tidegate_core::quota::{QuotaConfig, QuotaLane};
 use tidegate_core::{Cost, Criticality, CustomerId};
 use tidegate_wire::proto::tidegate::quota::v1::{Directory, TaskMessage};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tonic::Code;
 
@@ -149,6 +149,38 @@ impl Inner {
     }
 }
 
+/// Says of `claim` what there is before the member reports anything, and returns the welcome with
+/// all that was said until it was told what it gets. Nothing if nobody owns the service any more.
+async fn make(
+    claim: Claim,
+    task: &Task,
+    (owner, id): (&Owner, StreamId),
+    messages: &mut mpsc::Receiver<Words>,
+    every: Duration,
+) -> Option<Words> {
+    let mut welcome = match messages.recv().await? {
+        Ok(welcome) => welcome,
+        Err(status) => return Some(Err(status)),
+    };
+    let directory = Directory::decode(welcome.directory.clone()).unwrap_or_default();
+    let report = Some(claim.report(task, directory));
+    if !owner.hear(id, Said { report, ..Said::default() }).await {
+        return None;
+    }
+    // It is told with the next round. Who wants nothing is told nothing.
+    let told = async {
+        while let Some(Ok(next)) = messages.recv().await {
+            let told = next.grants.is_some();
+            join(&mut welcome, *next);
+            if told {
+                break;
+            }
+        }
+    };
+    let _ = timeout(every * GRACE, told).await;
+    Some(Ok(welcome))
+}
+
 /// Reports and listens for as long as there is a desk, and an owner.
 async fn take_part(
     desk: std::sync::Weak<Inner>,
@@ -186,26 +218,11 @@ async fn take_part(
         let mut own = 0;
         if let Some(claim) = claim.take() {
             let Some(inner) = desk.upgrade() else { return };
-            let Some(welcome) = messages.recv().await else { return };
-            let Ok(mut welcome) = welcome else { continue };
-            let directory = Directory::decode(welcome.directory.clone()).unwrap_or_default();
-            let report = Some(claim.report(&inner.task, directory));
-            if !owner.hear(id, Said { report, ..Said::default() }).await {
-                return;
+            match make(claim, &inner.task, (&owner, id), &mut messages, every).await {
+                Some(Ok(welcome)) => (first, own) = (Some(welcome), 1),
+                Some(Err(_)) => continue,
+                None => return,
             }
-            own = 1;
-            // It is told with the next round. Who wants nothing is told nothing.
-            let told = async {
-                while let Some(Ok(next)) = messages.recv().await {
-                    let told = next.grants.is_some();
-                    join(&mut welcome, *next);
-                    if told {
-                        break;
-                    }
-                }
-            };
-            let _ = timeout(every * GRACE, told).await;
-            first = Some(welcome);
         }
         loop {
             let Some(inner) = desk.upgrade() else {

@@ -327,7 +327,7 @@ async fn tokens(secured: &Secured, customer: &str) -> f64 {
     let reports = futures_util::StreamExt::chain(reports, futures_util::stream::pending());
     let mut told = counting.stream_rate_limit_quotas(reports).await.unwrap().into_inner();
     let first = told.message().await.unwrap().unwrap();
-    match first.bucket_action[0].bucket_action.clone().unwrap() {
+    match first.bucket_action[0].bucket_action.unwrap() {
         BucketAction::QuotaAssignmentAction(assigned) => {
             match assigned.rate_limit_strategy.unwrap().strategy.unwrap() {
                 Strategy::TokenBucket(bucket) => {
@@ -337,7 +337,7 @@ async fn tokens(secured: &Secured, customer: &str) -> f64 {
                 other => panic!("{other:?}"),
             }
         }
-        other => panic!("{other:?}"),
+        other @ BucketAction::AbandonAction(_) => panic!("{other:?}"),
     }
 }
 

@@ -151,7 +151,7 @@ mod tests {
         let only = |at: u64, turn: fn()| {
             move |second| {
                 if second == at {
-                    turn()
+                    turn();
                 }
             }
         };

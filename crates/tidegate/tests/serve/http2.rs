@@ -266,12 +266,9 @@ async fn an_answer_that_waits_for_its_reader_is_not_cut_before_the_end_of_the_dr
 fn endless(held: &std::sync::Arc<()>) -> axum::Router {
     let held = std::sync::Arc::clone(held);
     let endless = move || async move {
-        let piece = move |()| {
-            let _held = &held;
-            Ok::<_, Infallible>(bytes::Bytes::from_static(&[b'x'; 1_024]))
-        };
+        let piece = |_| Ok::<_, Infallible>(bytes::Bytes::from_static(&[b'x'; 1_024]));
         axum::body::Body::from_stream(futures_util::StreamExt::map(
-            futures_util::stream::repeat(()),
+            futures_util::stream::repeat(held),
             piece,
         ))
     };
