@@ -1,10 +1,10 @@
 //! What a proxy adds to the latency, at half of what it can do.
 //!
 //! Each proxy is alone on one core, as where its CPU time is measured (HTTP/1.1, a small answer).
-//! What it can do is found first, by asking as fast as it answers. Then requests come by schedule, at
-//! half of that, through the proxy and straight to the server behind it, one after the other; what
-//! the first has more at the p99 is what was added. Latency counts from when a request was due, so
-//! that who is held up is not forgiven those that wait behind.
+//! What it can do is found first, by asking as fast as it answers. Then requests come by schedule,
+//! at half of that, through the proxy and straight to the server behind it, one after the other;
+//! what the first has more at the p99 is what was added. Latency counts from when a request was
+//! due, so that who is held up is not forgiven those that wait behind.
 //!
 //! All proxies come in each round. The figures are medians over rounds, of the differences too: the
 //! load and the server share the other core, and what that adds is in both and taken away.

@@ -7,11 +7,11 @@
 //!
 //! The endpoint says when to ask again, as it knows how many there are who do.
 //!
-//! **Silence.** An endpoint answers as many questions as it can afford, whoever asks them: a flood of
-//! them from addresses that are not the sender's own leaves ours unanswered, and says nothing about
-//! the endpoint. So silence is no answer. It counts as a bad one only if a connection cannot be made
-//! either, which no datagram of a stranger's can bring about. And with each question in a row that
-//! is not answered the wait for the next doubles, as all who ask too much of it should.
+//! **Silence.** An endpoint answers as many questions as it can afford, whoever asks them: a flood
+//! of them from addresses that are not the sender's own leaves ours unanswered, and says nothing
+//! about the endpoint. So silence is no answer. It counts as a bad one only if a connection cannot
+//! be made either, which no datagram of a stranger's can bring about. And with each question in a
+//! row that is not answered the wait for the next doubles, as all who ask too much of it should.
 
 use super::config::{self, Voice};
 use super::health::{HealthConfig, Standing};

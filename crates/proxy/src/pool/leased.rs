@@ -4,8 +4,8 @@
 //! the middle of a body would else hold its request, and the connection, until the caller leaves. A
 //! timer is made when the body has to be waited for, and looks when it rings whether anything has
 //! come since: what moves costs no more than that, and silence is found out after once to twice the
-//! limit. Time in which nobody asks for the body is the caller's and not the program's. Calls of gRPC
-//! may be silent for long, and say themselves how long they may take.
+//! limit. Time in which nobody asks for the body is the caller's and not the program's. Calls of
+//! gRPC may be silent for long, and say themselves how long they may take.
 
 use super::Lease;
 use bytes::Bytes;

@@ -136,9 +136,9 @@ pub struct PoolConfig {
     /// How long a connection may be idle. Shorter than what programs give theirs (5 s in node, 60
     /// to 75 in most), so that it is us who close it.
     pub idle_max: Duration,
-    /// How long the first connection of HTTP/2 may have no stream, if that is longer. It is worth more
-    /// than the others, as without it the next call waits for a handshake, and it can be closed at
-    /// any time without harm to a call; but each of ten thousand idle clients holds one.
+    /// How long the first connection of HTTP/2 may have no stream, if that is longer. It is worth
+    /// more than the others, as without it the next call waits for a handshake, and it can be
+    /// closed at any time without harm to a call; but each of ten thousand idle clients holds one.
     pub shared_idle_max: Duration,
     /// How long the next piece of an answer may take while its caller waits for it, or up to twice
     /// that; nothing for as long as it likes. A program that hangs in the middle of an answer else
@@ -155,7 +155,8 @@ impl Default for PoolConfig {
             idle_max: Duration::from_secs(4),
             // As core's policy for idle connections has it.
             shared_idle_max: Duration::from_secs(300),
-            // As nginx has it: events that are sent now and then come more often, or a comment does.
+            // As nginx has it: events that are sent now and then come more often, or a comment
+            // does.
             read_timeout: Some(Duration::from_secs(60)),
         }
     }

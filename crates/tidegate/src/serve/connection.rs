@@ -230,8 +230,8 @@ async fn leaving(
 /// that is nothing. Up to a quarter longer, as it looks only so often. It also sees to it that one
 /// that was not used from one look to the next rests.
 ///
-/// It counts from when it was used last or, if the headers of a request of HTTP/1 have begun to come,
-/// from when that was seen: within a quarter of that time, or a second if it rests by then. A
+/// It counts from when it was used last or, if the headers of a request of HTTP/1 have begun to
+/// come, from when that was seen: within a quarter of that time, or a second if it rests by then. A
 /// connection is used from when headers have come to when their answer was written. A timer of
 /// hyper's would be set and cleared with each request.
 async fn unused(

@@ -15,10 +15,10 @@
 //! rest of a body, a request that was sent before the answer said `connection: close`, the updates
 //! of HTTP/2's windows that follow each piece of an answer. So closing says that no more will be
 //! written, and then goes on reading until the peer closes too, which good ones do within a round
-//! trip. Others have [`Limits::discard_timeout`](super::Limits) and `discard_max` bytes: who goes on
-//! sending for longer may lose the answer, and keeps its place for no longer than that. The rest of
-//! a body has the time only: it was announced, its sender is honest for all one knows, and looks for
-//! the answer when all of it is sent.
+//! trip. Others have [`Limits::discard_timeout`](super::Limits) and `discard_max` bytes: who goes
+//! on sending for longer may lose the answer, and keeps its place for no longer than that. The rest
+//! of a body has the time only: it was announced, its sender is honest for all one knows, and looks
+//! for the answer when all of it is sent.
 
 use super::connection::Shared;
 use super::stall::Stall;

@@ -9,10 +9,10 @@ use tidegate_core::Ratio;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// How long the headers of a request may take to come, from their first byte, or up to a quarter
-    /// longer; those of the first request from when there is a connection. Too short breaks slow
-    /// phones and makes clients reconnect; too long lets someone who sends a byte a second hold
-    /// connections cheaply.
+    /// How long the headers of a request may take to come, from their first byte, or up to a
+    /// quarter longer; those of the first request from when there is a connection. Too short breaks
+    /// slow phones and makes clients reconnect; too long lets someone who sends a byte a second
+    /// hold connections cheaply.
     pub header_timeout: Duration,
     /// How many bytes the headers of an HTTP/1 request may have: what most servers take at most is
     /// 8 to 64 KiB. It is also how much of a body is read at once. At least 8 KiB.
@@ -59,8 +59,8 @@ pub struct Limits {
     /// much is read of what comes on a connection, of both, after this end has closed it, unless it
     /// is the rest of a body.
     pub discard_max: u64,
-    /// How long that may take, and how long a connection waits after its last answer for its peer to
-    /// close it too: who closes with bytes that nobody has read resets the connection, and the
+    /// How long that may take, and how long a connection waits after its last answer for its peer
+    /// to close it too: who closes with bytes that nobody has read resets the connection, and the
     /// answer with it.
     pub discard_timeout: Duration,
 }

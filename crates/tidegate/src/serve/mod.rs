@@ -564,7 +564,8 @@ fn default_gate() -> Arc<ConnectionGate> {
 
 /// How much of one answer HTTP/2 keeps that its peer has not let through: as much as a window has
 /// if nobody says, so that who takes all of it at once does not wait for more to be read. hyper's
-/// 400 KiB, times as many streams as there may be, are 80 MiB for one connection that reads nothing.
+/// 400 KiB, times as many streams as there may be, are 80 MiB for one connection that reads
+/// nothing.
 const SEND_BUFFER_MAX: usize = 64 * 1024;
 
 /// hyper with all limits set.

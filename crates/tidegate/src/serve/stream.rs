@@ -6,8 +6,8 @@
 //! the request is in flight, with all that it holds: a place in the gate, a connection to somebody
 //! else.
 //!
-//! But hyper serves each stream by a task, and we spawn it. Whatever is polled on behalf of a stream
-//! is polled within that task, and leaves word of whose turn it is:
+//! But hyper serves each stream by a task, and we spawn it. Whatever is polled on behalf of a
+//! stream is polled within that task, and leaves word of whose turn it is:
 //!
 //! ```text
 //! the head of an answer is there, or a piece of it was handed on    the peer's
@@ -18,9 +18,9 @@
 //! dropped. That resets the stream, and lets go of all that it held.
 //!
 //! **When it is wrong.** The next turn comes when the peer has taken nearly all of the last piece,
-//! and a large one takes a slow peer its time. Those beyond [`LARGE`] therefore leave a mark whenever
-//! some of them goes out. A peer that takes 16 KiB within the time is never taken for one that
-//! takes none; one that is slower still and gets small pieces may be.
+//! and a large one takes a slow peer its time. Those beyond [`LARGE`] therefore leave a mark
+//! whenever some of them goes out. A peer that takes 16 KiB within the time is never taken for one
+//! that takes none; one that is slower still and gets small pieces may be.
 
 use super::stall::Stall;
 use crate::executor::Executor;
