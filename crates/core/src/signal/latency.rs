@@ -5,28 +5,17 @@
 //! value is a gradient, the mean of the latest answers over the best mean of the last minutes:
 //!
 //! ```text
-//! best'  = min(best x e^(elapsed / FORGET), mean)    while mean < CALM x best, or fallen
+//! best'  = min(best x e^(elapsed / FORGET), mean)    while mean < CALM x best
 //! best'  = min(best, mean)                           else
-//! fallen = rate < peak / 2 within LINGER             rate: answers per second
-//! peak'  = max(peak x e^(-elapsed / FORGET), rate)
 //! value  = mean / best'
 //! ```
 //!
 //! The best is forgotten slowly, so that a release that made everything slower is not an overload
-//! for ever; and mostly while answers are near it, so that in a long overload it does not follow
-//! what it is to be held against.
-//!
-//! A service whose answers become [`CALM`] times as slow at once and for good, without any queue,
-//! looks like one that is full. Shedding tells them apart: a full one goes on answering as fast as
-//! it can, and what is let in beyond that is what waits; the other answers less and less as less is
-//! let in, and no answer is the faster for it. So the best is also forgotten while less than half
-//! of what was answered in the last minutes is, and for a little longer, so that it ends below
-//! [`CALM`] and not where shedding does. A program that is full and gets done an `n`th of what it
-//! did is thereby given less than `n` times as long: the peak is forgotten as fast as the best.
-//!
-//! When it is wrong: a service that is [`CALM`] times as slow for good and is not shed for it, as
-//! that is below the target, stays so until its traffic falls by half within minutes, or until its
-//! program is started anew. That is why this signal has a target of four and others decide first.
+//! for ever; and only while answers are near it, so that in a long overload it does not follow what
+//! it is to be held against. What that cannot tell apart is a service whose answers become
+//! [`CALM`] times as slow at once and for good, without any queue: it is taken for full until its
+//! program is started anew, or until a look finds it near its best again. That is why this signal
+//! has a target of four and others decide first.
 
 use crate::average::decay;
 use crate::units::Timestamp;
@@ -39,17 +28,8 @@ const FORGET: Duration = Duration::from_secs(200);
 /// A silence is no reason to forget: whoever comes back after a quiet night is held against what
 /// was known before. Looks are ten a second, and in traffic few find no answers for that long.
 const GAP_MAX: Duration = Duration::from_secs(1);
-/// Beyond so many times the best it is not forgotten: this is a queue, not a slower program…
+/// Beyond so many times the best it is not forgotten: this is a queue, not a slower program.
 const CALM: f64 = 3.0;
-/// …unless less than this share of the peak is answered. Traffic varies by less within minutes, and
-/// whoever sheds for a queue that is not there goes far below.
-const FALLEN: f64 = 0.5;
-/// For so long after it. What is shed is let in again at 0.85 of the target or below; from there to
-/// CALM it takes an eighth of FORGET, as `ln(3.4/3)` is that. Twice as long is safe.
-const LINGER: Duration = Duration::from_secs(50);
-/// Looks are tens of milliseconds apart and find answers enough within seconds, within a minute
-/// where a hundredth of little is let in. A rate over less or more is none.
-const RATE_OVER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(60));
 
 /// Answers and how long they took together, as counters that only grow and may wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,10 +46,6 @@ pub struct LatencyGradient {
     /// As of the last look that had answers enough.
     last: Answers,
     best: Option<(f64, Timestamp)>,
-    /// Answers per second, the most of the last minutes.
-    peak: f64,
-    /// When less than half of it was answered last.
-    fallen_at: Option<Timestamp>,
 }
 
 impl LatencyGradient {
@@ -94,16 +70,8 @@ impl LatencyGradient {
         // No answer takes less than a nanosecond, and nothing is divided by zero.
         let mean = (nanos as f64 / count as f64).max(1.0);
         let best = self.best.map_or(mean, |(best, at)| {
-            let elapsed = now.since(at);
-            let rate = count as f64 / elapsed.max(RATE_OVER.0).as_secs_f64();
-            let keep = decay(elapsed.min(GAP_MAX), FORGET);
-            self.peak = (self.peak * keep).max(rate);
-            if rate < FALLEN * self.peak && elapsed < RATE_OVER.1 {
-                self.fallen_at = Some(now);
-            }
-            let fallen = self.fallen_at.is_some_and(|at| now.since(at) < LINGER);
-            let forgets = mean < CALM * best || fallen;
-            let kept = if forgets { best / keep } else { best };
+            let grown = best / decay(now.since(at).min(GAP_MAX), FORGET);
+            let kept = if mean < CALM * best { grown } else { best };
             kept.min(mean)
         });
         self.best = Some((best, now));
@@ -191,43 +159,6 @@ mod tests {
         program.look(10, 10);
         let last = (0..36_000).map(|_| program.look(10, 50).unwrap()).last().unwrap();
         assert!((last - 5.0).abs() < 0.01, "after an hour: {last}");
-    }
-
-    /// A release made every answer five times as slow, and nothing waits. What is seen of it has
-    /// the task shed down to a hundredth, which makes no answer faster: that is no queue.
-    #[test]
-    fn what_is_slow_for_good_is_no_overload_for_good() {
-        let mut program = Program::new();
-        for _ in 0..100 {
-            program.look(100, 10);
-        }
-        let mut value = 1.0;
-        let mut shed = Vec::new();
-        for second in 0..3_600 {
-            // Shed from 0.85 of the target on: one answer a look instead of a hundred.
-            let sheds = value >= 0.85 * LatencyGradient::TARGET;
-            for _ in 0..10 {
-                value = program.look(if sheds { 1 } else { 100 }, 50).unwrap_or(value);
-            }
-            if sheds {
-                shed.push(second);
-            }
-        }
-        assert_eq!(shed.first(), Some(&1), "five times the best is too much at first");
-        assert!(shed.len() < 300 && shed.last() < Some(&300), "{:?}", shed.last());
-        assert!(value < 1.1, "{value}");
-    }
-
-    /// A fifth of the capacity is left, and more is asked for all the time: what gets done is less
-    /// than it was, which is forgotten, but a queue of forty times the best is not.
-    #[test]
-    fn an_overload_of_what_has_become_slower_is_seen_for_good() {
-        let mut program = Program::new();
-        for _ in 0..100 {
-            program.look(100, 10);
-        }
-        let last = (0..36_000).map(|_| program.look(20, 400).unwrap()).last().unwrap();
-        assert!((12.4..=40.0).contains(&last), "after an hour: {last}");
     }
 
     proptest! {

@@ -10,8 +10,9 @@
 //! **Silence.** An endpoint answers as many questions as it can afford, whoever asks them: a flood
 //! of them from addresses that are not the sender's own leaves ours unanswered, and says nothing
 //! about the endpoint. So silence is no answer. It counts as a bad one only if a connection cannot
-//! be made either, which no datagram of a stranger's can bring about. And with each question in a
-//! row that is not answered the wait for the next doubles, as all who ask too much of it should.
+//! be made either, which no datagram of a stranger's can bring about, and who was taken out for
+//! that alone is well again when one can. With each question in a row that is not answered by one
+//! who is there the wait for the next doubles, as all who ask too much of it should.
 
 use super::config::{self, Voice};
 use super::health::{HealthConfig, Standing};
@@ -52,6 +53,8 @@ pub(super) async fn watch(
     let mut nonces = Nonces::default();
     let mut asked: Option<Instant> = None;
     let mut silent = 0_u32;
+    // Nothing but that no connection could be made speaks against it.
+    let mut unreachable = false;
     loop {
         let question =
             Question { nonce: nonces.next(), waited: asked.map(|asked| asked.elapsed()) };
@@ -59,17 +62,19 @@ pub(super) async fn watch(
         let exchange = exchange(&endpoint, port, &question);
         let answer = tokio::time::timeout(config.timeout, exchange).await;
         let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).ok();
+        let there = answer.is_some() || is_there(&endpoint, config.timeout).await;
         let good = match &answer {
             Some(answer) => Some(answer.state == State::Serving),
-            None if is_there(&endpoint, config.timeout).await => None,
+            None if there => unreachable.then_some(true),
             None => Some(false),
         };
+        unreachable = answer.is_none() && (unreachable || !there);
         if let Some(serves) = good.and_then(|good| standing.on_answer(good, &config)) {
             reports.serves(serves);
             let words = if serves { "is well again" } else { "fails its health checks" };
             voice.say(&format!("{about} {words}"));
         }
-        silent = if answer.is_some() { 0 } else { silent.saturating_add(1) };
+        silent = if answer.is_none() && there { silent.saturating_add(1) } else { 0 };
         let mut wait = after_silence(config.interval, silent);
         if let Some(answer) = answer {
             reports.put(&report(&answer));

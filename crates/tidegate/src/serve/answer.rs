@@ -118,12 +118,15 @@ pin_project! {
         body: B,
         busy: Option<Busy>,
         http2: bool,
+        // Of all pieces from the first large one on: hyper asks for the next one while the last is
+        // still on its way.
+        moved: Option<Moved>,
     }
 }
 
 impl<B> Counted<B> {
     pub(super) const fn new(body: B, busy: Option<Busy>, http2: bool) -> Self {
-        Self { body, busy, http2 }
+        Self { body, busy, http2, moved: None }
     }
 }
 
@@ -145,12 +148,13 @@ impl<B: Body> Body for Counted<B> {
         };
         let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
         let last = data.is_some() && this.body.is_end_stream();
-        let mut moved = None;
         if *this.http2 {
-            let large = data.is_some_and(|data| data.remaining() > stream::LARGE);
-            moved = large.then(Moved::default);
-            stream::is_the_peers(moved.clone());
+            if data.is_some_and(|data| data.remaining() > stream::LARGE) {
+                this.moved.get_or_insert_default();
+            }
+            stream::is_the_peers(this.moved.clone());
         }
+        let moved = this.moved.clone();
         let owed = this.busy.take_if(|_| last).map(Busy::owed);
         let piece = |data| Piece { data, owed, moved };
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(piece))))
@@ -162,5 +166,46 @@ impl<B: Body> Body for Counted<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::convert::Infallible;
+    use core::task::Waker;
+
+    /// So many large pieces.
+    struct Pieces(u8);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0 = self.0.saturating_sub(1);
+            let piece = Bytes::from(vec![0; stream::LARGE + 1]);
+            Poll::Ready((self.0 > 0).then(|| Ok(Frame::data(piece))))
+        }
+    }
+
+    /// hyper asks for the next piece while the last is on its way, and that one is seen to move all
+    /// the same.
+    #[test]
+    fn a_piece_that_moves_is_seen_though_the_next_was_asked_for() {
+        let mut body = Counted::new(Pieces(3), None, true);
+        let mut next = || {
+            let mut context = Context::from_waker(Waker::noop());
+            let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) else {
+                panic!("there is another piece")
+            };
+            frame.into_data().unwrap()
+        };
+        let (mut first, second) = (next(), next());
+        first.advance(1);
+        assert!(second.moved.unwrap().load(Relaxed));
     }
 }

@@ -245,14 +245,21 @@ async fn unused(
     // Whether it was looked at since it rested.
     let mut seen = false;
     loop {
-        let Some(drop_after) = drop_after() else { return core::future::pending().await };
-        policy.drop_after = drop_after;
+        let limit = drop_after();
+        if limit.is_none() && shared.is_http2() {
+            return core::future::pending().await;
+        }
+        // Of HTTP/1 one looks all the same: headers may begin to come, and it may rest.
+        policy.drop_after = limit.unwrap_or(Duration::MAX);
+        let drop_after = limit.unwrap_or(common.limits.header_timeout);
         let now = common.clock.now();
         let used = is_used();
         if used {
             last_used = now;
         }
-        let since = shared.begun_at(used, now).unwrap_or(last_used);
+        // The first request has its time from when the connection came.
+        let begun = shared.begun_at(used, now).filter(|_| shared.activity.was_asked());
+        let since = begun.unwrap_or(last_used);
         let until = match policy.verdict(since, now) {
             IdleVerdict::Drop => return,
             IdleVerdict::KeepUntil(until) => until,

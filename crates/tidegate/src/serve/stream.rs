@@ -1,10 +1,10 @@
 //! Streams of HTTP/2 whose peers take nothing.
 //!
 //! A peer says how much of each answer it will take. One that says nothing at all, by a window of
-//! zero, makes nobody write: hyper waits for the window before it asks the body of an answer for
-//! anything, so that neither the transport nor the body can tell how long that has been. Meanwhile
-//! the request is in flight, with all that it holds: a place in the gate, a connection to somebody
-//! else.
+//! zero, makes nobody write: hyper asks the body of an answer for a piece or two and then waits for
+//! the window, so that neither the transport nor the body can tell how long that has been.
+//! Meanwhile the request is in flight, with all that it holds: a place in the gate, a connection to
+//! somebody else.
 //!
 //! But hyper serves each stream by a task, and we spawn it. Whatever is polled on behalf of a
 //! stream is polled within that task, and leaves word of whose turn it is:
@@ -18,8 +18,8 @@
 //! dropped. That resets the stream, and lets go of all that it held.
 //!
 //! **When it is wrong.** The next turn comes when the peer has taken nearly all of the last piece,
-//! and a large one takes a slow peer its time. Those beyond [`LARGE`] therefore leave a mark
-//! whenever some of them goes out. A peer that takes 16 KiB within the time is never taken for one
+//! and a large one takes a slow peer its time. Those beyond [`LARGE`], and all after them, therefore
+//! leave a mark whenever some of them goes out. A peer that takes 16 KiB within the time is never taken for one
 //! that takes none; one that is slower still and gets small pieces may be.
 
 use super::stall::Stall;
