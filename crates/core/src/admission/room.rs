@@ -196,6 +196,13 @@ impl Lease {
         self.left as u64
     }
 
+    /// What is left of a lease from below a limit: what there was without one was never counted as
+    /// used.
+    #[inline]
+    const fn mine(&self, plan: u64) -> i64 {
+        if plan == self.plan && self.keep != UNLIMITED { self.left } else { 0 }
+    }
+
     /// Takes room for `cost`; whether there was any.
     #[inline]
     pub(super) fn take(
@@ -215,7 +222,7 @@ impl Lease {
         }
         // In a surge most requests are refused here, and in calm most take again what their thread
         // was given back: both are looked at before anything is called.
-        let mine = if plan == self.plan { self.left } else { 0 };
+        let mine = self.mine(plan);
         let (available, most) = room.available(rank, mine);
         if available <= 0 {
             if now.as_nanos() <= room.valid_until.load(Ordering::Relaxed) {
@@ -264,7 +271,7 @@ impl Lease {
 
     #[cold]
     fn renew(&mut self, room: &Room, plan: u64, rank: Rank, cost: i64, now: Timestamp) -> bool {
-        let mine = if plan == self.plan { self.left } else { 0 };
+        let mine = self.mine(plan);
         let (available, most) = room.available(rank, mine);
         let from = plan | u64::from(rank.0);
         if most == UNLIMITED {
