@@ -18,9 +18,9 @@
 //! dropped. That resets the stream, and lets go of all that it held.
 //!
 //! **When it is wrong.** The next turn comes when the peer has taken nearly all of the last piece,
-//! and a large one takes a slow peer its time. Those beyond [`LARGE`], and all after them, therefore
-//! leave a mark whenever some of them goes out. A peer that takes 16 KiB within the time is never taken for one
-//! that takes none; one that is slower still and gets small pieces may be.
+//! and a large one takes a slow peer its time. Those beyond [`LARGE`], and all after them,
+//! therefore leave a mark whenever some of them goes out. A peer that takes 16 KiB within the time
+//! is never taken for one that takes none; one that is slower still and gets small pieces may be.
 
 use super::stall::Stall;
 use crate::executor::Executor;
